@@ -38,7 +38,7 @@ def save(federation: Federation, path: str | Path) -> None:
         ],
         "global_test": federation.global_test.tolist(),
     }
-    content["sha256"] = _sha256(content)
+    content["sha256"] = json_digest(content)
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
     write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
@@ -64,7 +64,7 @@ def _content(path: str | Path) -> dict[str, Any]:
     try:
         check_room(f"partition '{path}'", BYTES_OF_NUMBER * file.stat().st_size)
         content = json.loads(file.read_text(encoding="utf-8"))
-        sound = isinstance(content, dict) and content.pop("sha256", None) == _sha256(content)
+        sound = isinstance(content, dict) and content.pop("sha256", None) == json_digest(content)
     except OSError as error:
         raise DataError(f"cannot read the partition '{path}': {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -130,5 +130,6 @@ def _check_once(federation: Federation) -> None:
             raise DataError(f"sample {int(twice[0])} occurs twice in {what}; a sample belongs to one place only")
 
 
-def _sha256(content: Mapping[str, object]) -> str:
+def json_digest(content: Mapping[str, object]) -> str:
+    """Return a checksum that shows whether a JSON object was changed."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -52,6 +52,11 @@ class Source:
         return self.table.features if self.table else ()
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the names of the classes, their numbers where they have none."""
+        return self.class_names or tuple(map(str, range(self.classes)))
+
+    @property
     def feature_columns(self) -> tuple[str, ...]:
         """Return the column of each feature: the column itself, or that of the text `column=text`."""
         return self.table.columns if self.table else ()

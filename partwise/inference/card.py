@@ -5,10 +5,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from partwise.data.saved import json_digest
 from partwise.errors import DataError, one_line, printable
 from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS_FOLDER, SUMMARY
-from partwise.records.manifest import ArrayInput, ImageInput, TableInput, json_digest
+from partwise.records.manifest import ArrayInput, ImageInput, TableInput
 from partwise.records.summaries import ClientRecord, RunSummary, read_clients
 from partwise.runs.config import label
 from partwise.runs.saving import ENDING, GLOBAL_STEM

@@ -78,8 +78,7 @@ def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
         raise DataError(
             f"'{source.name}' has samples of the shape {list(source.x.shape[1:])}, the run's are {manifest.input.shape}"
         )
-    own = source.class_names or tuple(map(str, range(source.classes)))
-    strange = [each for each in own if each not in manifest.classes]
+    strange = [each for each in source.labels if each not in manifest.classes]
     if strange:
         raise DataError(f"'{source.name}' has the class '{strange[0]}'; the run knows {', '.join(manifest.classes)}")
     return Schema(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from partwise.data import CATALOGUE
 from partwise.papers.tables import Paper, papers, read_paper
+from partwise.reporting.amounts import in_columns
 
 
 def tables_overview() -> str:
@@ -13,8 +14,7 @@ def tables_overview() -> str:
     for paper in every:
         rows, columns = len(paper.rows), len(paper.columns)
         lines.append((paper.name, f"{rows} x {columns}", f"{runnable(paper)} of {rows * columns}", paper.title))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text = in_columns(lines)
     data = {paper.common(column).data for paper in every for column in paper.columns}
     missing = sorted(name for name in data if not is_here(name))
     if missing:

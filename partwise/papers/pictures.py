@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from partwise.papers.representations import read_tsne
 from partwise.papers.reproduce import TableCell, TableRun
 from partwise.papers.tables import Paper, TableColumn, TableRow, slug, tsne_file
-from partwise.papers.values import client_values, read_features, read_rounds
+from partwise.papers.values import client_values, read_features, read_rounds, read_text
 from partwise.records.features import FeatureMetrics
 from partwise.reporting import partitions, style
 from partwise.reporting.amounts import existing
 from partwise.reporting.figures import draw_view as draw_view
+from partwise.reporting.reading import read_points
 from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, curves_of, ranked_line, ranked_lines
 from partwise.runs.partitioning import partitioned
 from partwise.studies.leaderboard import mean_of_present
@@ -116,7 +116,7 @@ def planes(runs: Runs) -> Iterator[NamedView]:
     """Yield samples on planes by t-SNE, coloured by class."""
     for column in runs.paper.columns:
         panels = {
-            title: read_tsne(runs.table_runs(row, column)[0].place / tsne_file(name))
+            title: read_points(read_text(runs.table_runs(row, column)[0].place, tsne_file(name)))
             for row in runs.rows(column)
             for title, name in row.panels.items()
         }

@@ -18,6 +18,7 @@ from partwise.methods import find
 from partwise.options import as_written, convert
 from partwise.papers.reproduce import TableCell
 from partwise.papers.tables import PAPERS, Paper, TableColumn, TableRow, papers, read_paper
+from partwise.reporting.amounts import in_columns
 from partwise.runs.config import Config, known_fields, make_config
 from partwise.runs.settings import Settings
 
@@ -209,7 +210,4 @@ def recorded_overview() -> str:
         cells, _ = recorded_cells(paper, paper.seeds, records)
         filled = sum(any(cell.values.values()) for cell in cells.values())
         lines.append((paper.name, f"{filled} of {len(cells)}", paper.title))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return "\n".join(in_columns(lines))

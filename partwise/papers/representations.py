@@ -101,11 +101,6 @@ def write_tsne(rows: NDArray[np.float64], path: str | Path) -> None:
     write(path, text.getvalue().encode())
 
 
-def read_tsne(path: str | Path) -> NDArray[np.float64]:
-    """Read the rows that `write_tsne` wrote."""
-    return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 3)
-
-
 def existing_number(value: Tensor) -> float | None:
     """Return a number that exists, or None."""
     return None if math.isnan(value) else float(value)

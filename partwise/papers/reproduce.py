@@ -16,6 +16,7 @@ from partwise.papers.values import FEATURES, value_of
 from partwise.records.formats import as_json
 from partwise.records.setup import RunSettings
 from partwise.reporting.progress import displays
+from partwise.reporting.reading import NOTED
 from partwise.runs.config import Config, make_config
 from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.observers import Observer, Seen
@@ -112,10 +113,9 @@ class TableRun:
             for name, parts in represented.items():
                 write_tsne(tsne(result, parts), self.place / tsne_file(name))
         if represented:
-            rounds = [each for each in simulation.history.rounds if Represented.NOTED in each.noted]
+            rounds = [each for each in simulation.history.rounds if NOTED in each.noted]
             measured = {
-                name: [{"round": each.round, **each.noted[Represented.NOTED][name]} for each in rounds]
-                for name in represented
+                name: [{"round": each.round, **each.noted[NOTED][name]} for each in rounds] for name in represented
             }
             write(self.features, as_json(measured))
         done.append(self)
@@ -124,8 +124,6 @@ class TableRun:
 class Represented(Observer):
     """Add the metrics of representations to evaluated rounds, so that a continued run has them, too."""
 
-    NOTED = "representations"
-
     def __init__(self, parts: Mapping[str, str]):
         self.parts = parts  # by the names of the representations
 
@@ -133,7 +131,7 @@ class Represented(Observer):
         """Measure the representations of the models that clients received."""
         if "received" in seen.record.moments:
             metrics = {name: representation_metrics(seen.simulation, own).as_json() for name, own in self.parts.items()}
-            seen.add(self.NOTED, metrics)
+            seen.add(NOTED, metrics)
 
 
 def reproduce(

@@ -29,6 +29,7 @@ from typing import Any
 from partwise.errors import ConfigError, unknown
 from partwise.methods import find
 from partwise.options import with_effect
+from partwise.records.files import PLANES
 from partwise.records.setup import RunSettings
 from partwise.runs.config import known_fields
 from partwise.runs.settings import Settings
@@ -204,4 +205,4 @@ def slug(label: str) -> str:
 
 def tsne_file(representation: str) -> str:
     """Return the name of the file of a representation's points, beside a run's own files."""
-    return f"t-sne-{representation}.csv"
+    return f"{PLANES}{representation}.csv"

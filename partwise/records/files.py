@@ -6,3 +6,4 @@ METHOD = "method-copy.py"  # of a method that is a file of the user's
 MODEL = "model.json"  # how the models are built and fed
 SETUP, LEAVES = "setup.json", "leaves.json"  # who has and who shares what; what leaves a client
 MODELS_FOLDER, CHECKPOINTS_FOLDER = "models", "checkpoints"
+PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation

@@ -3,12 +3,11 @@
 Nothing else is needed to use them. The run writes it (`runs/saving.py`), and `partwise/inference` reads it.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from partwise.data.saved import json_digest
 from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform
 from partwise.errors import DataError
 from partwise.records.record import Record, WrongForm, fields_of, read_record
@@ -158,11 +157,6 @@ def json_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def field_names(content: dict[str, object]) -> dict[str, object]:
     """Return a JSON object by the names of a dataclass's fields."""
     return {"made_of" if name == CLASS else name: value for name, value in content.items()}
-
-
-def json_digest(content: Mapping[str, object]) -> str:
-    """Return a checksum that shows whether a description was changed."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and texts in columns."""
 
 import math
+from collections.abc import Sequence
 
 UNITS = ("", "k", "M", "G", "T", "P", "E")
 
@@ -20,3 +21,9 @@ def amount(value: float, unit: str = "B") -> str:
     value = float(f"{value:.3g}")  # first: 999.6 kB are 1 MB
     size = min(len(UNITS) - 1, max(0, int(math.log10(value) // 3))) if value >= 1 else 0
     return f"{value / 1000**size:.3g} {UNITS[size]}{unit}".strip()
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for every row, its cells below those of the row before."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

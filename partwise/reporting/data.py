@@ -8,6 +8,7 @@ from partwise.data.kinds import OWN_KINDS
 from partwise.data.readers.catalogue import catalogued
 from partwise.data.readers.places import Root
 from partwise.published import OTHERS, summaries
+from partwise.reporting.amounts import in_columns
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,4 @@ def other_data() -> list[OtherFacts]:
 
 def section(title: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return rows in columns below a title. No line is broken: paths and commands are there to be copied."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return [f"{title}:", *(f"  {line}".rstrip() for line in lines)]
+    return [f"{title}:", *(f"  {line}" for line in in_columns(rows))]

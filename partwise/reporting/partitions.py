@@ -65,7 +65,7 @@ def partition_facts(federation: Federation) -> PartitionFacts:
         rule=federation.rule,
         clients=federation.clients,
         names=list(federation.names),
-        classes=_class_names(federation),
+        classes=list(federation.source.labels),
         train=[len(own) for own in federation.train],
         validation=[len(own) for own in federation.validation],
         test=[len(own) for own in federation.test],
@@ -101,14 +101,9 @@ def plot_partition(federation: Federation, path: str | Path) -> None:
 def view(federation: Federation) -> SampleCounts:
     """Return who has what."""
     counts = federation.class_counts().tolist()
-    return SampleCounts(federation.names, _class_names(federation), counts, _title(federation))
+    return SampleCounts(federation.names, federation.source.labels, counts, _title(federation))
 
 
 def _title(federation: Federation) -> str:
     """Return data, clients and rule in a line."""
     return f"{federation.source.name}, {federation.clients} clients, {federation.rule}"
-
-
-def _class_names(federation: Federation) -> list[str]:
-    """Return the names of classes, their numbers where they have none."""
-    return list(federation.source.class_names) or list(map(str, range(federation.source.classes)))

@@ -27,6 +27,7 @@ from partwise.records.files import (
     LEDGER,
     METRICS,
     MODELS_FOLDER,
+    PLANES,
     SETUP,
     SUMMARY,
 )
@@ -42,7 +43,6 @@ from partwise.runs.metrics import History
 from partwise.runs.settings import RESULT_NEUTRAL_SETTINGS
 
 NOTED = "representations"  # the name under which a round has what was measured of features
-PLANES = "t-sne-"  # begins the name of a file of points, behind it stands that of the representation
 NOT_COMPARED = (*RESULT_NEUTRAL_SETTINGS, "seed", "threads", "engine", "device", "block", "compile")
 
 SettingsTables = Mapping[str, Mapping[str, object]]  # by table

@@ -1,6 +1,6 @@
 """The choice of engine, device, threads and compilation: by rules, not by timing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,16 +66,9 @@ class Machines(Protocol):
     def evaluates(self) -> type[Evaluation]:
         """Return how to evaluate: clients score themselves there."""
 
-    def engine(
-        self,
-        program: ClientProgram,
-        federation: Federation,
-        store: Store,
-        seed: int,
-        device: torch.device,
-        augmentation: Augmentation | None,
-    ) -> ClientEngine:
-        """Return the engine that asks the nodes."""
+    @property
+    def engine(self) -> Callable[..., ClientEngine]:
+        """Return what makes the engine that asks the nodes, of the arguments that every engine takes."""
 
 
 def choose_device(name: str) -> torch.device:

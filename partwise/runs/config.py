@@ -93,10 +93,15 @@ def file_of(method: str) -> Path | None:
     return path if method.endswith(".py") and (path := Path(os.path.expanduser(method))).is_file() else None
 
 
+def file_digest(file: Path | None) -> str | None:
+    """Return the SHA-256 of a file; None where there is no file."""
+    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def code_of(method: str) -> str | None:
     """Return the SHA-256 of a method file, or of the package that publishes a method, and that package's version."""
     if file := file_of(method):
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return file_digest(file)
     known = published_method(method)
     return f"{known.digest()} {known.package} {known.version}" if known else None
 

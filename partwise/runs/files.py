@@ -51,7 +51,7 @@ def setup(simulation: Simulation) -> RunSetup:
         partition=federation.rule,
         clients=list(federation.names),
         held_out=simulation.names_held_out,
-        classes=list(source.class_names) or list(map(str, range(source.classes))),
+        classes=list(source.labels),
         counts=federation.class_counts().tolist() if counted else None,
         stages=[
             StageSetup(plan.rounds, {name: share.name for name, share in plan.share.items()})

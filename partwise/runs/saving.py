@@ -32,7 +32,7 @@ from partwise.records.manifest import (
     TableInput,
 )
 from partwise.rounds.plan import Plan
-from partwise.runs.config import HANDED_IN, Config, file_of
+from partwise.runs.config import HANDED_IN, Config, file_digest, file_of
 from partwise.runs.prepare import network_name
 from partwise.runs.result import PersonalModel
 from partwise.runs.settings import Data
@@ -172,7 +172,7 @@ def manifest_of(simulation: Simulation, files: Mapping[str, str], beside: Sequen
         source.name,
         input_of(config.data, federation, beside),
         Scaling(list(source.centre), list(source.scale)),
-        list(source.class_names) or list(map(str, range(source.classes))),
+        list(source.labels),
         list(federation.names),
         dict(files),
     )
@@ -186,7 +186,7 @@ def used_method(config: Config) -> ManifestMethod:
         config.name,
         f"{type(config.method).__module__}:{type(config.method).__qualname__}",
         METHOD if file else None,
-        hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
+        file_digest(file),
         {name: value for name, value in settings.items() if value is not None},
     )
 

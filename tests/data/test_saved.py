@@ -62,7 +62,7 @@ def edited(path: Path, federation: Federation, change: Callable[[dict[str, Any]]
     content = json.loads(path.read_text())
     del content["sha256"]
     change(content)
-    path.write_text(json.dumps({**content, "sha256": saved._sha256(content)}))
+    path.write_text(json.dumps({**content, "sha256": saved.json_digest(content)}))
     return path
 
 

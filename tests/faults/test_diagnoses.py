@@ -215,7 +215,7 @@ def test_fault_57_a_saved_partition_with_training_samples_in_its_test_set_is_ref
     content = json.loads(path.read_text())
     content.pop("sha256")
     content["global_test"] = leaking(4)["global_test"].tolist()
-    path.write_text(json.dumps({**content, "sha256": saved._sha256(content)}))
+    path.write_text(json.dumps({**content, "sha256": saved.json_digest(content)}))
     with pytest.raises(
         DataError, match=r"partition '.*partition.json': global_test holds 4 samples that clients train"
     ):

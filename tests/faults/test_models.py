@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 import partwise
+from partwise.data.saved import json_digest
 from partwise.errors import ConfigError, DataError, PartwiseError
-from partwise.records.manifest import json_digest
 from tests.support.commands import invoke, refuse
 from tests.support.patients import run_patients, taken
 

@@ -15,9 +15,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from partwise.errors import ConfigError, DataError
-from partwise.papers.representations import read_tsne, write_tsne
+from partwise.papers.representations import write_tsne
 from partwise.reporting.drawing import short_text, spread_out
 from partwise.reporting.figures import draw_view, figure_of
+from partwise.reporting.reading import read_points
 from partwise.reporting.style import COLOURS, DASHES, look, muted
 from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, ranked_line, ranked_lines
 from partwise.reporting.views.kinds import curves_of as curves
@@ -154,8 +155,9 @@ def test_the_heat_map_holds_the_matrix():
 
 def test_points_as_a_file(tmp_path: Path):
     write_tsne(np.array([[0.5, -1.25, 3], [NAN, NAN, 10]]), tmp_path / "points.csv")
-    assert (tmp_path / "points.csv").read_text() == "x,y,label\n0.5,-1.25,3\nnan,nan,10\n"
-    assert np.array_equal(read_tsne(tmp_path / "points.csv"), [[0.5, -1.25, 3], [NAN, NAN, 10]], equal_nan=True)
+    text = (tmp_path / "points.csv").read_text()
+    assert text == "x,y,label\n0.5,-1.25,3\nnan,nan,10\n"
+    assert np.array_equal(read_points(text), [[0.5, -1.25, 3], [NAN, NAN, 10]], equal_nan=True)
 
 
 # ---- whatever is given

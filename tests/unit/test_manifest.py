@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from partwise.data.saved import json_digest
 from partwise.errors import DataError
 from partwise.records.manifest import (
     ArrayInput,
@@ -15,7 +16,6 @@ from partwise.records.manifest import (
     ModelManifest,
     Scaling,
     TableInput,
-    json_digest,
 )
 
 TABLE = TableInput(

@@ -83,7 +83,7 @@ def named_features(source: Source, record: ReportedData, public: Collection[str]
 
 def named_classes(source: Source, record: ReportedData, public: Collection[str]) -> tuple[list[str], int]:
     """Return the names of the classes that are named, and their number; without names, it follows from the last."""
-    names = source.class_names or tuple(map(str, range(source.classes)))
+    names = source.labels
     named = [name in public or record.classes[name].named for name in names]
     if source.class_names:
         known = [name for name, tell in zip(names, named, strict=True) if tell]
@@ -104,8 +104,7 @@ def reported_moments(federation: Federation, agreed: Agreed, silo: Silo, config:
 
 def check_classes(federation: Federation, agreed: Agreed, silo: Silo) -> None:
     """Refuse a run whose agreed classes lack one of this silo's: nobody may tell of it, and the server not of which."""
-    source = federation.source
-    names = source.class_names or tuple(map(str, range(source.classes)))
+    source, names = federation.source, federation.source.labels
     known = agreed.class_names if source.class_names else names[: agreed.classes]
     rare = [names[label] for label in source.y.unique().tolist() if names[label] not in known]
     if rare:

@@ -1,17 +1,13 @@
 """A run over nodes: they join and agree on the data, and then the server runs as in simulation."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from partwise.data.source import Federation
 from partwise.data.standardise import centre_and_scale
-from partwise.engines.store import Store
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.protocol.claims import admitted, check_participants, fewest_silos
 from partwise.federation.protocol.elsewhere import ScoredElsewhere
@@ -39,10 +35,8 @@ from partwise.records.messages import (
 )
 from partwise.records.record import AnyRecord
 from partwise.records.wire import Question, decode_reply, encode_message
-from partwise.rounds.augment import Augmentation
-from partwise.rounds.client import ClientProgram
 from partwise.rounds.cohort import share_of
-from partwise.runs.config import HANDED_IN, Config, file_of
+from partwise.runs.config import HANDED_IN, Config, file_digest, file_of
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
@@ -82,17 +76,10 @@ class Members:
         """Return the evaluation of such a run: nodes send scores in place of answers."""
         return ScoredElsewhere
 
-    def engine(
-        self,
-        program: ClientProgram,
-        federation: Federation,
-        store: Store,
-        seed: int,
-        device: torch.device,
-        augmentation: Augmentation | None,
-    ) -> Remote:
-        """Return the engine of a run whose clients these nodes host."""
-        return Remote(program, federation, store, seed, device, augmentation, self)
+    @property
+    def engine(self) -> Callable[..., Remote]:
+        """Return what makes the engine of a run whose clients these nodes host."""
+        return partial(Remote, nodes=self)
 
     def ask(self, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failure]:
         """Ask nodes, and return what each answered within `timeout` seconds, all that follows included.
@@ -187,13 +174,12 @@ class Members:
         """Return what a node is told first: settings, versions, and of the method's code its SHA-256."""
         tables = self.config.as_tables()
         settings = {name: value for table in tables.values() for name, value in table.items() if value is not None}
-        file = file_of(self.config.name)
         return Join(
             run=self.run,
             protocol=PROTOCOL,
             software=software([self.config.name, getattr(self.config.method, "host", None)]),
             method=self.config.name,
-            file=hashlib.sha256(file.read_bytes()).hexdigest() if file else None,
+            file=file_digest(file_of(self.config.name)),
             settings=settings,
             silos=len(self.nodes),
         )

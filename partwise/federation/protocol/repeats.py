@@ -18,7 +18,7 @@ from partwise.records.record import Record, read_record
 from partwise.records.wire import copies_digest, pack_tree, unpack_tree
 from partwise.rounds.messages import Request
 from partwise.rounds.mixing import Copies
-from partwise.runs.config import file_of
+from partwise.runs.config import file_digest, file_of
 from partwise.runs.simulation import Simulation
 from partwise.writing import make_folder, write
 
@@ -55,8 +55,7 @@ class Repeats:
         tables = config.as_tables()
         settings = {table: {k: v for k, v in tables[table].items() if k not in NEUTRAL} for table in SETTINGS}
         methods = [config.name, getattr(config.method, "host", None)]
-        file = file_of(config.name)
-        code = software(methods), None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+        code = software(methods), file_digest(file_of(config.name))
         about = [code, settings, config.run.dtype, simulation.federation.fingerprint()]
         self.about = hashlib.sha256(pack_tree(about)).hexdigest()
 

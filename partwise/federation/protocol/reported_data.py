@@ -130,7 +130,7 @@ class ReportedData:
                     True, self.cells(name, self.x[:, feature]), fresh[:, feature].tolist(), self.filled(feature)
                 )
                 self.take(self.features, name, now, of_column.get(name, ()), kept)
-        classes = self.source.class_names or tuple(map(str, range(self.source.classes)))
+        classes = self.source.labels
         for label, name in enumerate(classes):
             now = Reported(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
             self.take(self.classes, name, now, classes, kept)
