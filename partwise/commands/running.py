@@ -65,11 +65,7 @@ def compare(
     **options: Any,
 ) -> None:
     """Run every method with every seed and show who did best."""
-    every = None
-    if seeds is not None and options["seed"] is not None:
-        asked.problems.add("--seed and --seeds exclude each other")
-    with asked.problems.collect():
-        every = None if seeds is None else parse_seeds(seeds)
+    every = read_seeds(asked, seeds, options["seed"] is not None)
     check_tensorboard(asked, tensorboard, out)
     configs = asked.configs(options, every)
     curves = in_run_folder if tensorboard else None
@@ -93,6 +89,15 @@ def show_dry_run(config: Config, quiet: bool = False) -> None:
     for cells in [] if quiet else network.pages(simulation):
         tables.print_table(cells)
         click.echo()
+
+
+def read_seeds(asked: CommandLine, seeds: str | None, seed_given: bool) -> tuple[int, ...] | None:
+    """Return the values of --seeds; None where it is not given, or is refused with the other mistakes."""
+    if seeds is not None and seed_given:
+        asked.problems.add("--seed and --seeds exclude each other")
+    with asked.problems.collect():
+        return None if seeds is None else parse_seeds(seeds)
+    return None
 
 
 def check_tensorboard(asked: CommandLine, tensorboard: bool, out: str | None) -> None:

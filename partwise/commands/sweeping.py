@@ -13,7 +13,7 @@ import click
 import torch
 
 from partwise.commands.options import CommandLine, settings_of
-from partwise.commands.running import progress_of, telling
+from partwise.commands.running import progress_of, read_seeds, telling
 from partwise.errors import ConfigError, DataError, Diverged, Interrupted
 from partwise.reporting import sweeps, tables
 from partwise.reporting.tensorboard import in_run_folder
@@ -22,7 +22,6 @@ from partwise.runs.folder import RunFolder, folder_inside
 from partwise.runs.pace import Interrupts
 from partwise.runs.settings import Settings
 from partwise.studies.jobs import jobs_of
-from partwise.studies.leaderboard import parse_seeds
 from partwise.studies.search import Search
 from partwise.studies.seeds import PlannedRun, run_seeds
 from partwise.studies.sweep import VALIDATION, SweepTrial, Varied, choose_trials, combinations, read_varied, trials_of
@@ -41,11 +40,7 @@ def sweep(
 ) -> None:
     """Try settings of every method, choose on validation data, and show the chosen ones on test data."""
     given = {name: value if isinstance(value, tuple) else (value,) for name, value in options.items() if value}
-    every = None
-    if seeds is not None and "seed" in given:
-        asked.problems.add("--seed and --seeds exclude each other")
-    with asked.problems.collect():
-        every = None if seeds is None else parse_seeds(seeds)
+    every = read_seeds(asked, seeds, "seed" in given)
     varied = Varied()
     with asked.problems.collect():
         varied = read_varied(given, settings_of(method for _, method in asked.methods), search is not None)
@@ -178,7 +173,7 @@ class Work:
         return next(alike, None)
 
     def all_of(self, trials: list[SweepTrial]) -> Iterator[SweepTrial]:
-        """Carry out trials one after the other; what is wrong with a folder is told before the first."""
+        """Carry out trials one after the other; refuse an unusable folder before the first."""
         self.expected = sum(len(trial.configs) for trial in trials)
         for ready in [self.ready(trial) for trial in trials]:
             yield self.tried(*ready)

@@ -49,28 +49,21 @@ class ClientEngine(Protocol):
 
     def run(self, request: Request) -> Updates:
         """Return the updates of a request's clients, in the order of their numbers."""
-        ...
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """Begin a stage: clients take over what the server hands to them, and draw `fresh` parts anew."""
-        ...
 
     def release(self) -> None:
         """Release memory that only training needs."""
-        ...
 
     def decisions(self) -> list[Decisions]:
         """Return the decisions that a run resumed in another process must keep."""
-        ...
 
     def decide(self, decisions: list[Decisions]) -> None:
         """Use such decisions from now on."""
-        ...
 
     def state(self) -> EngineState:
-        """Return the rest of the state that such a run needs; the state of clients is in the store."""
-        ...
+        """Return the state of the engine between rounds, for a checkpoint; the state of clients is in the store."""
 
     def restore(self, state: EngineState) -> None:
-        """Restore such a state."""
-        ...
+        """Restore the state of a checkpoint."""

@@ -220,11 +220,11 @@ class Engine(ABC):
         return [caller.decisions() for caller in self.deciding()]
 
     def state(self) -> EngineState:
-        """Return the rest of the state that such a run needs; the state of clients is in the store."""
+        """Return the state of the engine between rounds, for a checkpoint; the state of clients is in the store."""
         return EngineState()
 
     def restore(self, state: EngineState) -> None:
-        """Restore such a state."""
+        """Restore the state of a checkpoint."""
         assert not state.entered
 
     def decide(self, decisions: list[Decisions]) -> None:

@@ -138,7 +138,7 @@ class Store:
     # ---- writing
 
     def save(self, clients: ClientNumbers, brought: dict[Key, Tensor], steps: Sequence[int]) -> None:
-        """Keep what some clients have after a round, a row for each; what they do not bring stays as it was.
+        """Keep what some clients have after a round, a row for each; tensors that are not given stay as they were.
 
         Where memory does not suffice, nothing has changed: what needs some comes first.
         """
@@ -205,7 +205,7 @@ class Store:
         return StoreState({name: self.initial[name] for name in own}, self.fresh, known_of(self.row), self.steps)
 
     def restore(self, state: StoreState, rows: Iterable[Rows]) -> None:
-        """Take over such a state, and the rows of all clients."""
+        """Restore the state of a checkpoint, and the rows of all clients."""
         self.initial |= state.initial
         self.fresh = state.fresh
         self.take(state.known, state.steps, rows)

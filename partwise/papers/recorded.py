@@ -24,7 +24,7 @@ from partwise.runs.settings import Settings
 
 RECORDED = PAPERS / "recorded"
 NOT_RECORDED, TO_BE_RUN = "not recorded", "to be run"  # it has a run, but of older code
-# Settings that say where a run computes, how fast, and what it leaves behind; the seed is told apart.
+# Settings that say where a run computes, how fast, and what it leaves behind; the seed has a field of its own.
 INCIDENTAL = {"data_root", "download", "engine", "workers", "device", "block", "compile", "threads", "check"}
 INCIDENTAL |= {"checkpoint_every", "save_models", "seed"}
 
@@ -39,11 +39,11 @@ class Change:
     settings: Sequence[str] = ()  # only in runs that set one of these; none: in all
 
     def concerns(self, run: Settings) -> bool:
-        """Say whether a run of the method gives other numbers now."""
+        """Return whether a run of the method gives other numbers now."""
         return not self.settings or not run.keys().isdisjoint(self.settings)
 
     def affects(self, path: str) -> bool:
-        """Say whether such a run's number is another one now; `path` holds its moment."""
+        """Return whether the change gives a run another number at `path`, which holds its moment."""
         return not self.moments or not {*self.moments}.isdisjoint(path.split("."))
 
 
@@ -186,14 +186,14 @@ def recorded_cells(
 
 
 def older_code(older: Sequence[tuple[RecordedRun, Change]]) -> str:
-    """Say which commits made superseded runs of a cell, and what changed since."""
+    """Return which commits made superseded runs of a cell, and what changed since."""
     commits = sorted({run.commit or "unknown" for run, _ in older})
     changed = dict.fromkeys(change.why for _, change in older)
     return f"recorded by commit {', '.join(commits)}; since then {'; '.join(changed)}"
 
 
 def where_recorded(used: Sequence[RecordedRun]) -> list[str]:
-    """Say on which devices the runs of a table were made, and when."""
+    """Return on which devices the runs of a table were made, and when."""
     if not used:
         return []
     devices, torches = (sorted({getattr(run, name) for run in used}) for name in ("device", "torch"))

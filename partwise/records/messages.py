@@ -171,7 +171,7 @@ class Answer(Record):
 
     updates: Sent
     number: int  # of the request
-    lost: list[int]  # clients of which the node has forgotten what they kept
+    lost: list[int]  # clients whose personal state the node has lost
     ahead: dict[str, Tensor] = field(default_factory=dict)  # bytes of answers to questions that will follow, by these
 
 

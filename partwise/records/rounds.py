@@ -47,7 +47,7 @@ class MomentScores:
 
     @classmethod
     def from_json(cls, values: Json) -> "MomentScores":
-        """Read such scores; older files lack some."""
+        """Read the scores at a moment or of the global model; older files lack some."""
         tested = any(key in values for key in POOLED.values())
         pooled = Score(None, **{name: values.get(key) for name, key in POOLED.items()}) if tested else None
         own: Json = {name: values[name] for name in ("clients", "nonfinite", "diverged", "round") if name in values}
@@ -76,7 +76,7 @@ class GlobalScores:
 
     @classmethod
     def from_json(cls, values: Json) -> "GlobalScores":
-        """Read such scores; older files lack some."""
+        """Read the scores at a moment or of the global model; older files lack some."""
         everywhere = Score(None, **{name: values.get(key) for name, key in GLOBAL_FIELDS.items()})
         clients = MomentScores.from_json(values.get("p_test", {}))
         return cls(everywhere, clients, values.get("g_nonfinite", 0), values.get("round"))

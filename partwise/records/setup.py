@@ -66,7 +66,7 @@ class Leaving(JsonObject):
 
     numbers: int  # of one client
     classes: str = ""  # how it says something of each class; empty: it does not
-    rare: int = 0  # (client, class) pairs that it tells of, of which the client has few samples
+    rare: int = 0  # (client, class) pairs in it with few samples at the client
 
 
 def read_leaves(text: str) -> dict[str, Leaving]:

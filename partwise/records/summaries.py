@@ -26,7 +26,7 @@ class Headline:
 
     @classmethod
     def from_json(cls, values: Json) -> "Headline":
-        """Read such an entry; older files lack some fields."""
+        """Read a moment's entry; older files lack some fields."""
         own: Json = {name: MomentScores.from_json(values[name]) for name in TESTED if name in values}
         if not own.keys() >= {"best", "last"}:
             raise KeyError("best and last")
@@ -49,7 +49,7 @@ class GlobalHeadline:
 
     @classmethod
     def from_json(cls, values: Json) -> "GlobalHeadline":
-        """Read such an entry."""
+        """Read the global model's entry."""
         return cls(**{name: GlobalScores.from_json(own) for name, own in values.items()})
 
 

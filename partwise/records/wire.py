@@ -7,6 +7,7 @@ does not have its form, is refused.
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -27,13 +28,15 @@ from partwise.records.messages import (
     Reply,
     Sent,
 )
-from partwise.records.record import AnyRecord, fields_of, read_record
+from partwise.records.record import AnyRecord, Json, fields_of, read_record
 from partwise.rounds.messages import Entered, Request, Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
 from partwise.version import __version__
 
 WIRE = Codec((ClassCounts, ClassRows, PerClient, Copies, Entered))  # what messages and a silo's disk hold
+# The fields of a request that are sent under their own names, as they are
+SAME_FIELDS = ("job", "round", "clients", "rate", "evaluate", "number", "extras", "averaged")
 pack_tree, unpack_tree = WIRE.packed, WIRE.unpacked
 
 
@@ -91,39 +94,18 @@ def copies_digest(copies: Copies) -> str:
 
 def asked_of(request: Request) -> AskedRequest:
     """Return what a node needs to know of a request, but for the copies and what will follow."""
-    return AskedRequest(
-        job=request.job,
-        round=request.round,
-        clients=request.clients,
-        rate=request.rate,
-        evaluate=request.evaluate,
-        before=request.before_first_round,
-        number=request.number,
-        extras=request.extras,
-        averaged=request.averaged,
-        stage=request.plan.number,
-        times={client: request.times[client] for client in request.clients},
-    )
+    same = {name: getattr(request, name) for name in SAME_FIELDS}
+    times = {client: request.times[client] for client in request.clients}
+    return AskedRequest(**same, times=times, before=request.before_first_round, stage=request.plan.number)
 
 
 def read_request(asked: AskedRequest, copies: dict[str, Copies], plans: Sequence[Plan]) -> Request:
     """Return the request that was meant."""
     if not 0 <= asked.stage < len(plans):
         raise Unreadable(f"a request of stage {asked.stage}, and the run has {len(plans)}")
-    return Request(
-        job=asked.job,
-        plan=plans[asked.stage],
-        round=asked.round,
-        clients=asked.clients,
-        copies=copies,
-        extras=asked.extras,
-        times=asked.times,
-        rate=asked.rate,
-        evaluate=asked.evaluate,
-        before_first_round=asked.before,
-        number=asked.number,
-        averaged=asked.averaged,
-    )
+    same = {name: getattr(asked, name) for name in SAME_FIELDS}
+    plan, before = plans[asked.stage], asked.before
+    return Request(**same, times=asked.times, plan=plan, copies=copies, before_first_round=before)
 
 
 def question_of(errand: Errand) -> str:
@@ -148,25 +130,10 @@ def narrow_copies(copies: Copies, clients: list[int]) -> Copies:
 
 
 def sent_of(updates: Updates) -> Sent:
-    """Return what of updates travels, on the host."""
-
-    def flags(column: Tensor | None) -> Tensor | None:
-        return None if column is None else column.detach().cpu()
-
-    return Sent(
-        clients=updates.clients,
-        round=updates.round,
-        samples=updates.samples.detach().cpu(),
-        steps=updates.steps.detach().cpu(),
-        loss=updates.loss.detach().cpu(),
-        finite=flags(updates.finite),
-        withheld=flags(updates.withheld),
-        mean=flags(updates.mean),
-        parts=updates.parts,
-        extras=updates.extras,
-        sent=updates.sent,
-        scores=updates.scores,
-    )
+    """Return the part of updates that travels, its columns on the host."""
+    own: Json = {spec.name: getattr(updates, spec.name) for spec in fields(Sent)}
+    own |= {name: value.detach().cpu() for name, value in own.items() if isinstance(value, Tensor)}
+    return Sent(**own)
 
 
 def read_updates(sent: Sent) -> Updates:

@@ -48,7 +48,7 @@ def histograms(plain: Audit, filtered: Audit) -> Cells:
     rows = [[a, wrong(plain, a), wrong(filtered, a), f"{plain.blind:.3f}"] for a in plain.rebuilt]
     notes = [
         "the share of a client's samples whose label is guessed wrongly (total variation distance), mean over clients",
-        "blind: by whoever takes all classes to be alike; better attacks than these are known",
+        "blind: a guess that all classes are equally frequent; better attacks than these are known",
     ]
     title = "A client's label histogram, rebuilt from one answer"
     return Cells(title, ["from", "plain", "filtered", "blind"], rows, notes)

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.errors import printable
-from partwise.records.metrics import TITLES
-from partwise.records.metrics import metrics_legend as explained
+from partwise.records.metrics import TITLES, metrics_legend
 from partwise.records.names import LM, WHICH_MODEL, model_at, proper
 from partwise.records.rounds import NOBODY, MomentScores
 from partwise.records.summaries import RunSummary
@@ -204,7 +203,7 @@ def one_run(summary: RunSummary) -> Cells:
         WHICH_MODEL if server is not None else LM,
         explain_moments(tested),
         "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
-        f"{explained(TITLES, summary.positive)}",
+        f"{metrics_legend(TITLES, summary.positive)}",
     ]
     titles = ["last", "best", "at round", "mean", "std", *others, "clients"]
     title = f"{proper(summary.method)}: {problem_line(summary)}, {summary.rounds} rounds, seed {summary.seed}"
@@ -274,13 +273,14 @@ def leaderboard(
         if own.nonfinite
     ]
     columns |= {"g_test": "GM", "p_test": "GM/client"}
+    explained = metrics_legend({metric, *columns} & TITLES.keys(), example.positive)
     legend = [
         WHICH_MODEL,
         f"last, best: {TITLES[metric]} of {model_at(moment)} in %, after the last round and in the best"
         + ("; ±: std over seeds" if any(own.seeds > 1 for own in standings) else "")
         + "; mean, std: accuracy over clients"
         + ("; worse: % of clients less accurate than Local" if "worse" in columns else "")
-        + "".join(f"; {line}" for line in [explained({metric, *columns} & TITLES.keys(), example.positive)] if line),
+        + (f"; {explained}" if explained else ""),
         f"{explain_moments(tested)}; MB: per participant and round; s: seconds per run",
     ]
     lengths = {own.rounds for own in standings}

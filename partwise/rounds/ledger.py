@@ -96,7 +96,7 @@ class Ledger:
         return LedgerState(self.rounds, self.once, self.visited, self.flops, self.per_sample, self.changed)
 
     def restore(self, state: LedgerState) -> None:
-        """Take over what was counted."""
+        """Restore the counts of a checkpoint."""
         self.rounds, self.once, self.visited = state.rounds, state.once, state.visited
         self.flops, self.per_sample, self.changed = state.flops, state.per_sample, state.changed
 

@@ -15,7 +15,7 @@ from partwise.network.view import Batch, Me, Net
 if TYPE_CHECKING:
     from partwise.rounds.messages import Job
 
-MANY_TIMES = 1000  # rounds: a client that took part in so many does what it does in most of them
+MANY_TIMES = 1000  # rounds: a client that took part in this many does what it does in most of them
 
 
 @dataclass(frozen=True)

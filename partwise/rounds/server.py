@@ -60,11 +60,9 @@ class ClientRunner(Protocol):
 
     def run(self, request: Request) -> Updates:
         """Return the updates of a request's clients, sorted by client."""
-        ...
 
     def enter(self, handed: dict[str, Copies], fresh: Sequence[str], stage: int) -> None:
         """Begin a stage: clients take over what the server hands to them, and draw `fresh` parts anew."""
-        ...
 
 
 USUAL = Safeguards()
@@ -168,7 +166,7 @@ class Server(ServerView):
         )
 
     def go_back(self, held: ServerSnapshot) -> None:
-        """Restore such a snapshot; what was spent of privacy stays spent."""
+        """Restore a snapshot; the privacy that was spent since stays spent."""
         spent = {name: value for name, value in self.memory.items() if name == MEMORY}
         self.copies, self.memory, self.snapshots = held.copies, held.memory | spent, held.snapshots
         self.round, self.groups, self.times = held.round, held.groups, held.times
@@ -191,7 +189,7 @@ class Server(ServerView):
         )
 
     def restore(self, state: ServerState) -> None:
-        """Take over such a state; the stages that had begun must begin where they did."""
+        """Restore the state of a checkpoint; refuse settings by which stages would have begun at other rounds."""
         self.go_back(state)
         self.cohort, self.events, self.told, begun = state.cohort, state.events, state.told, state.begun
         self.plan = self.plans[min(len(begun), len(self.plans)) - 1]

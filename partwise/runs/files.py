@@ -146,7 +146,7 @@ class EventsFile(Observer):
 
 
 class LeavesFile(Observer):
-    """Writes down what leaves a client: whatever it is, when it is first seen."""
+    """Writes down each part and extra that leaves a client, when it is first seen."""
 
     def __init__(self, path: Path):
         self.path = path

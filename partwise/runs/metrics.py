@@ -105,7 +105,7 @@ class History:
         return HistoryState(self.rows, self.scores, self.best)
 
     def restore(self, state: HistoryState) -> None:
-        """Take over such a history; older ones had scores on validation samples too, which nothing reads."""
+        """Restore a checkpoint's history; old ones have scores on validation samples too, which nothing reads."""
         self.rounds = list(map(RoundRecord.from_json, state.rows))
         self.scores = {name: own for name, own in state.last.items() if name in (*MOMENTS, "global")}
         self.best = {name: own for name, own in state.best.items() if name in (*MOMENTS, "global")}

@@ -272,7 +272,7 @@ def network_name(config: Config, source: Source) -> str:
 
 
 def check_network(network: Any) -> None:
-    """Refuse what is no network, or none whose tensors can be taken out of it."""
+    """Refuse an object that is no network, or a network whose tensors cannot be taken out of it."""
     modules = network.modules.values() if isinstance(network, Parts) else [network]
     for module in modules:
         if not isinstance(module, nn.Module):

@@ -120,7 +120,7 @@ class Simulation:
         )
 
     def restore(self, state: RunState) -> None:
-        """Take over such a state."""
+        """Restore the state of a checkpoint."""
         self.over = state.over
         vars(self.config.method).update(state.method)
         for name in state.gone:

@@ -20,7 +20,7 @@ from partwise.federation.transport.proxy import ANSWERS, Debts
 
 METADATA = Metadata(run_id=1, message_id="", src_node_id=1, dst_node_id=2, reply_to_message_id="", group_id="",
                     created_at=0.0, ttl=1.0, message_type="query")  # fmt: skip
-OTHER = (b"", "a message that is none of partwise's")
+OTHER = (b"", "a message that is not partwise's")
 
 
 def apart(content):

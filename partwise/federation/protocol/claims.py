@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def admitted(joined: Mapping[str, Joined], may_host: Mapping[str, int]) -> dict[str, Joined]:
-    """Return what was said by nodes whose claims hold; the others are named, and left out if enough silos remain.
+    """Return the replies of nodes whose claims hold; log and drop the others, if enough silos remain.
 
     `may_host` is the number of clients that a node may host, for nodes that may host others than their own key's.
     """
@@ -29,7 +29,7 @@ def admitted(joined: Mapping[str, Joined], may_host: Mapping[str, int]) -> dict[
 
 
 def false_claims(joined: Mapping[str, Joined], may_host: Mapping[str, int]) -> dict[str, str]:
-    """Return by node what is false in the names of clients that it claims."""
+    """Return by node what is false in its claims to host clients."""
     claimed = {node: own.names for node, own in joined.items()}
     times = Counter(name for names in claimed.values() for name in names)
     result = {}

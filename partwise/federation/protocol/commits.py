@@ -195,7 +195,7 @@ def kept_of(store: Store, clients: NDArray[np.int64]) -> Kept:
 
 
 def take(store: Store, kept: Kept) -> None:
-    """Let clients keep what was noted of them."""
+    """Put the stored state of clients into a store."""
     if len(kept.clients):
         store.save(kept.clients, {}, (kept.steps - store.steps[kept.clients]).tolist())
     for key, owners, values in kept.rows:

@@ -1,4 +1,4 @@
-"""A node's report on its data before the first round, without rare values; and the refusal of mistakes."""
+"""A node's description of its data before the first round, without rare values."""
 
 import logging
 from collections.abc import Collection, Iterator
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def kept_here(silo: Silo, *, but: type[PartwiseError] | None = None) -> Iterator[None]:
-    """Keep what is wrong with a silo's data in this node's own log, for it may quote a cell; `but` errors pass.
+    """Log errors in a silo's data on this node alone, for they may quote a cell; `but` errors pass.
 
     Simulated clients have the run's data, which the server reads too.
     """
@@ -103,7 +103,7 @@ def reported_moments(federation: Federation, agreed: Agreed, silo: Silo, config:
 
 
 def check_classes(federation: Federation, agreed: Agreed, silo: Silo) -> None:
-    """Refuse a run whose agreed classes lack one of this silo's: nobody may tell of it, and the server not of which."""
+    """Refuse a run whose agreed classes lack one of this silo's; the server does not learn which."""
     source, names = federation.source, federation.source.labels
     known = agreed.class_names if source.class_names else names[: agreed.classes]
     rare = [names[label] for label in source.y.unique().tolist() if names[label] not in known]

@@ -111,7 +111,7 @@ class Members:
         return {node: FORGETS if forgotten(answer) else answer for node, answer in answers.items()}
 
     def once(self, messages: Mapping[str, bytes], deadline: float) -> dict[str, bytes | Failure]:
-        """Ask nodes; one of which nothing is heard has given no answer."""
+        """Return each node's answer, or a failure where it gave none in time."""
         left = deadline - self.clock()
         heard = self.link.ask(messages, left) if messages and left > 0 else {}
         return {node: heard.get(node, Failure(f"no answer within {self.timeout:g} s")) for node in messages}
@@ -161,7 +161,7 @@ class Members:
         return replies, failed
 
     def every(self, kind: type[AnyRecord], deadline: float, message: Message) -> dict[str, AnyRecord]:
-        """Ask all nodes the same before the first round, when nobody may be missing."""
+        """Return the replies of all nodes to a message before the first round; refuse to go on without one of them."""
         replies, failed = self.replies(kind, self.nodes, deadline, message)
         for failure in failed.values():
             if failure.from_node:
@@ -171,7 +171,7 @@ class Members:
         return replies
 
     def joining(self) -> Join:
-        """Return what a node is told first: settings, versions, and of the method's code its SHA-256."""
+        """Return the first message to a node: settings, versions, and the SHA-256 of the method's code."""
         tables = self.config.as_tables()
         settings = {name: value for table in tables.values() for name, value in table.items() if value is not None}
         return Join(
@@ -185,7 +185,7 @@ class Members:
         )
 
     def beginning(self) -> Begin:
-        """Return what a node is told once all have agreed."""
+        """Return the message that begins the run, once all nodes have agreed."""
         assert self.agreed is not None
         return Begin(self.run, self.agreed, self.min_silos)
 
@@ -279,7 +279,7 @@ def write_models(simulation: Simulation) -> dict[str, int]:
 
 
 def exported_by(answer: bytes | Failure) -> Exported | Lacks | Refusal:
-    """Return what a node says of the models that it was to write; one of which nothing was heard has refused."""
+    """Return a node's reply to `Export`; a node without an answer counts as refusing."""
     if isinstance(answer, Failure):
         return Refusal(answer.why)
     try:

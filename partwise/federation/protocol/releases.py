@@ -69,7 +69,7 @@ class ReleaseLedger:
             self.write({**self.runs, run: begun})
 
     def add(self, run: str, release: Release, accountant: Accountant | None) -> None:
-        """Note what is about to leave; what this silo does not allow is refused."""
+        """Note what is about to leave; refuse what this silo does not allow."""
         runs = {**self.runs, run: self.runs[run].with_release(release, accountant)}
         self.check(runs[run], runs, release, accountant)
         if runs != self.runs:

@@ -1,7 +1,7 @@
 """The engine of clients on other machines: a request becomes a message to every node that hosts some of them.
 
 What nodes send back is looked at one node after another before it is stacked. Nobody waits for a node longer than the
-timeout; whoever does not answer was absent.
+timeout; clients of a node that does not answer were absent.
 """
 
 import logging
@@ -104,7 +104,7 @@ class Remote:
         return []
 
     def decide(self, decisions: list[Decisions]) -> None:
-        """Take over such decisions, of which there are none."""
+        """Ignore decisions: such an engine takes none."""
 
     # ---- asking
 
@@ -137,7 +137,7 @@ class Remote:
         return {node: request.only(clients) for node, clients in hosted.items()}
 
     def answers(self, own: dict[str, Request]) -> dict[str, Updates | Failure]:
-        """Return what each node answers, in the order of their first clients; one that lacks something is told it."""
+        """Return each node's answer, in the order of their first clients; send nodes what they lack."""
         waiting, result = list(own), dict[str, Updates | Failure]()
         deadline = self.nodes.clock() + self.nodes.timeout
         for _ in range(AGAIN):
@@ -194,7 +194,7 @@ class Remote:
     def read(self, node: str, request: Request, answer: bytes | Failure) -> "Updates | Failure":
         """Return what a node's answer says; one that cannot be read, or is to another question, is none."""
         if isinstance(answer, Failure):
-            self.known.pop(node, None)  # whoever comes back may have forgotten all
+            self.known.pop(node, None)  # a node that comes back may have forgotten all
             self.behind.pop(node, None)
             return answer
         try:
@@ -233,7 +233,7 @@ class Remote:
         return self.limits.of(request, list(self.staying(node, request)))
 
     def nothing(self, request: Request) -> Updates:
-        """Return what is left where nobody answered."""
+        """Return the updates of no client."""
         none = torch.zeros(0)
         shapes = {name: copies.values[:0] for name, copies in request.copies.items()}
         parts = {name: shapes[name] for name in request.plan.up if name in shapes} if request.job == "train" else {}

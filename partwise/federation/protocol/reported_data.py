@@ -1,8 +1,8 @@
 """A silo's statistics for the server before round 1: computed once, stored, and repeated in every run.
 
-Beside it lies a salted hash of every cell on which it rests. It is told anew only when cells were added of which could
-be told alone, and none were removed. Two answers then differ by many samples, never by one: neither moments, by which
-features are standardised, nor a text or a class that is named as it gets common. Noise is drawn once, and stored.
+A salted hash of every cell that they rest on is stored beside them. A statistic changes only if no cell was removed and
+enough cells were added to report on these alone. Two answers then differ by many samples, never by one. That holds for
+moments, by which features are standardised, and for the names of texts and classes. Noise is drawn once, and stored.
 """
 
 import hmac
@@ -43,7 +43,7 @@ class Reported(Record):
 
     named: bool
     cells: Tensor  # (different cells, 2) their hashes, and how often each was there
-    moments: list[float] = field(default_factory=list)  # count, mean, squares; empty: not told
+    moments: list[float] = field(default_factory=list)  # count, mean, squares; empty: not reported
     filled: float = 0.0  # samples that have a cell in its column
     noise: float = 0.0  # in the norm of what a sample adds
 
@@ -87,7 +87,7 @@ class ReportedData:
             self.renew()
 
     def write(self) -> None:
-        """Write what is about to be told, whole or not at all."""
+        """Write the statistics before they are reported, whole or not at all."""
         if self.changed:
             make_folder(self.silo.folder)
             content = RecordFile(self.features, self.classes, self.salt, self.data, self.minima)
@@ -117,10 +117,10 @@ class ReportedData:
         """Return the features of a column of texts."""
         return [self.source.feature_names[feature] for feature in self.texts[column]]
 
-    # ---- what is told anew
+    # ---- what is reported anew
 
     def renew(self) -> None:
-        """Take what is told anew for what was told before."""
+        """Replace the statistics that may be reported anew."""
         kept: list[str] = []
         if self.source.standardise:
             fresh = self.fresh()
@@ -146,7 +146,7 @@ class ReportedData:
     def take(
         self, known: dict[str, Reported], name: str, now: Reported, beside: Collection[str], kept: list[str]
     ) -> None:
-        """Take what could be told now, as far as what was added since may be told of by itself.
+        """Report the newest statistics, as far as the cells that were added since may be reported alone.
 
         `beside` are the texts of the same column, or the classes; a new one of them had no sample before.
         """
@@ -155,7 +155,7 @@ class ReportedData:
         if before is None and rows:
             before = Reported(False, torch.tensor([[self.tag(name, NO_MARK), rows]]))
         if before is not None and before.moments and before.noise < self.silo.noise:
-            before = None  # it is told with more noise from now on
+            before = None  # it is reported with more noise from now on
         elif before is not None and not before.moments and not self.same_minima:
             before = None  # its owner may tell of it now, or no more
         old, new = before.counted if before else Counter[int](), now.counted
@@ -206,7 +206,7 @@ class ReportedData:
         return int.from_bytes(self.hashed(name.encode(), cell)[:TAG], "little", signed=True)
 
     def fingerprint(self) -> str:
-        """Return a hash of all that shapes what is told."""
+        """Return a hash of everything that the statistics depend on."""
         source = self.source
         shape = (names_of(source), source.class_names, self.minima, self.silo.noise)
         seen = [self.y, self.x] if source.standardise else [self.y]
@@ -226,7 +226,7 @@ def present_values(values: Tensor) -> Tensor:
 
 
 def check_ranges(silo: Silo, source: Source) -> None:
-    """Refuse to tell of columns whose range is not stated where noise must cover what is told."""
+    """Refuse columns without a stated range where noise must cover the statistics."""
     if not silo.noise or not source.standardise or silo.hosts is not None:
         return
     if source.x.ndim > 2:

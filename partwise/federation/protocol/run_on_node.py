@@ -143,7 +143,7 @@ class RunOnNode:
             return self.simulation.engine.run(request)
 
     def renew_method(self, changed: dict[str, Any], gone: list[str]) -> None:
-        """Let the method hold what it holds on the server; of what was agreed on only numbers may change."""
+        """Give the method the attributes that it has on the server; of agreed settings only numbers may change."""
         agreed = {spec.name for spec in fields(self.simulation.config.method)}
         for name in agreed & {*changed, *gone}:
             if name in gone or not isinstance(changed[name], int | float):

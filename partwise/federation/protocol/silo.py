@@ -57,7 +57,7 @@ class Silo:
 
     @property
     def limit(self) -> Limit:
-        """Return the limit of a message from the server; who hosts simulated clients is told of all of them."""
+        """Return the limit of a message from the server; a host of simulated clients receives the names of all."""
         return Limit(QUESTION_LABEL_BYTES if self.hosts is None else LABELS_OF_HOSTS, self.most_bytes)
 
     # ---- what is asked for, and whether it may be
@@ -126,7 +126,7 @@ class Silo:
 
     @property
     def noise(self) -> float:
-        """Return the noise on what is told of the data before round 1, as large as that on uploads must be."""
+        """Return the noise on statistics before round 1, as large as the noise that uploads must have."""
         return max(self.allow.least_noise, self.allow.least_dp_noise)
 
     def hides(self, config: Config) -> bool:

@@ -88,7 +88,7 @@ class FlowerExchange:
 
         run: int | None = self.pull_and_store(state=state, object_store=object_store, receive=received, **rest)
         if run is not None:
-            with suppress(OSError):  # whoever asked has ended
+            with suppress(OSError):  # the process that asked has ended
                 os.write(STANDARD_INPUT, b".")
         elif self.newest:  # its run has ended: the worker need not wait for the rest of it
             state.delete_messages(message_ids=[self.newest])

@@ -216,7 +216,7 @@ def unpack(tree: ObjectTree, contents: Mapping[str, bytes], most: int) -> tuple[
             return b"", one_line(text.decode(errors="replace"))[:ERROR_LETTERS]
         chunks = [chunk_of(contents[numbers[f"{n}"]]) for n in range(len(numbers))]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return b"", "a message that is none of partwise's"
+        return b"", "a message that is not partwise's"
     if sum(map(len, chunks)) > most:  # one chunk may be named again and again
         return b"", f"a message of more than {most:,} bytes"
     return b"".join(chunks), ""
@@ -226,7 +226,7 @@ def chunk_of(content: bytes) -> memoryview:
     """Return the bytes of a chunk as `pack` makes it, and of nothing else that Flower could read."""
     match = CHUNK_HEAD.match(content)
     if match is None or number_of(match[1]) != len(content) - match.end():
-        raise ValueError("an object that is none of partwise's")
+        raise ValueError("an object that is not partwise's")
     return memoryview(content)[match.end() :]
 
 

@@ -62,7 +62,7 @@ class Child(subprocess.Popen[bytes]):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for whoever asks, who then ends this
+                start_new_session=True,  # Ctrl-C goes to the asking process, which then ends this one
             )
 
     def rings(self, seconds: float) -> bool:

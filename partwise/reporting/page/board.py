@@ -34,11 +34,6 @@ class BoardColumn:
         return any(self.cell(row).value != "" for row in rows)
 
 
-def percent_of(value: float | None, deviation: float | None = None) -> str:
-    """Return a fraction in percent, with its deviation where there is one."""
-    return decimals(value, 100) + (f" ± {decimals(deviation, 100)}" if deviation is not None else "")
-
-
 def share(of: Callable[[SeriesStanding], float | None]) -> Callable[[SeriesStanding], BoardCell]:
     """Return a column of fractions, shown in percent."""
     return lambda row: fraction(of(row))

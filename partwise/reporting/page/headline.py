@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from partwise.errors import PartwiseError
 from partwise.records.metrics import TITLES
 from partwise.records.names import model_at, proper
-from partwise.reporting.page.board import percent_of
 from partwise.reporting.reading import RunFiles
 from partwise.reporting.series import Series, SeriesStanding
-from partwise.reporting.tables import some
+from partwise.reporting.tables import percent, some
 from partwise.studies.leaderboard import differing
 from partwise.studies.significance import sentences
 
@@ -69,7 +68,7 @@ def page_head(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> PageH
         title=f"{what} on {', '.join(data)}",
         rows_are=rows_are,
         best=[
-            Best(row, best_words(row, rows), f"{percent_of(row.means.last, row.means.last_std)} %")
+            Best(row, best_words(row, rows), f"{percent(row.means.last, row.means.last_std)} %")
             for row in leaders(rows)
         ],
         swept=any(each.tried for each in series),
