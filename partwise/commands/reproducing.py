@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from partwise.errors import ConfigError, DataError, Problems
-from partwise.papers import pages as reporting
-from partwise.papers import recorded
+from partwise.papers import pages, recorded
 from partwise.papers.pictures import Runs, draw_pictures
 from partwise.papers.reproduce import reproduce
 from partwise.papers.tables import narrow_table, read_paper
@@ -37,9 +36,9 @@ def reproduce_table(
     refused = dict.fromkeys(cell.reason for cell in cells.values() if cell.mistake)
     if refused and not any(any(cell.values.values()) for cell in cells.values()):
         raise ConfigError(*refused)
-    table = reporting.layout(paper, cells, scale, numbers)
+    table = pages.layout(paper, cells, scale, numbers)
     tables.print_table(table)
-    files = {"txt": table.to_text(), "md": table.to_markdown(), "tex": reporting.paper_latex(paper, table)}
+    files = {"txt": table.to_text(), "md": table.to_markdown(), "tex": pages.paper_latex(paper, table)}
     for ending, content in files.items():
         write(place / f"table.{ending}", content.encode())
     try:
@@ -73,5 +72,5 @@ def show_recorded(
     paper = narrow_table(read_paper(name), rows, columns)
     numbers = parse_seeds(seeds) if seeds is not None else paper.seeds
     cells, used = recorded.recorded_cells(paper, numbers, recorded.read_records())
-    table = reporting.layout(paper, cells, scale, numbers)
+    table = pages.layout(paper, cells, scale, numbers)
     tables.print_table(replace(table, notes=[*table.notes, *recorded.where_recorded(used)]))

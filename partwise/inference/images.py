@@ -12,7 +12,7 @@ from torch import Tensor
 
 from partwise.data.readers.files import open_files
 from partwise.data.readers.images import IMAGE_ENDINGS, careful, image_names, opened_image
-from partwise.data.readers.tables import TABLE_ENDINGS as TABLES
+from partwise.data.readers.tables import TABLE_ENDINGS
 from partwise.data.room import check_plain_file
 from partwise.data.transforms import PIL_MODES
 from partwise.errors import DataError
@@ -44,7 +44,7 @@ class Images:
         """Return the images of a folder or an archive, or one image."""
         if not os.path.exists(path):
             raise DataError(f"there is no '{path}'")
-        if path.name.lower().endswith(TABLES):
+        if path.name.lower().endswith(TABLE_ENDINGS):
             raise DataError(f"'{path}' is a table; this model takes images: a file, or a folder or .zip of them")
         if path.suffix.lower() in IMAGE_ENDINGS and not path.is_dir():
             check_plain_file(path)

@@ -38,8 +38,6 @@ NEWCOMER_SETTINGS: dict[str, object] = {
     "min_samples": None,
     "cap": False,
     "balance": False,
-}
-NEWCOMER_SETTINGS |= {
     "drop": None,
     "hold_out": 0.0,
     "eval_clients": None,

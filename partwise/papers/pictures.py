@@ -11,7 +11,7 @@ from partwise.papers.values import client_values, read_features, read_rounds, re
 from partwise.records.features import FeatureMetrics
 from partwise.reporting import partitions, style
 from partwise.reporting.amounts import existing
-from partwise.reporting.figures import draw_view as draw_view
+from partwise.reporting.figures import draw_view
 from partwise.reporting.reading import read_points
 from partwise.reporting.views.kinds import Bars, Clouds, Similarity, View, curves_of, ranked_line, ranked_lines
 from partwise.runs.partitioning import partitioned

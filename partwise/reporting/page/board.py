@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from partwise.records.names import model_at
-from partwise.records.rounds import MOMENTS as TESTED
+from partwise.records.rounds import MOMENTS
 from partwise.reporting.amounts import amount, decimals
 from partwise.reporting.series import SeriesStanding
 from partwise.reporting.tables import MOMENT_MEANINGS
@@ -106,7 +106,7 @@ BOARD_COLUMNS = (
         True,
     ),
     BoardColumn("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.means.best), True),
-    *map(moment, TESTED),
+    *map(moment, MOMENTS),
     BoardColumn("GM", "The global (server's) model on all test samples.", share(lambda row: row.means.g_test), True),
     BoardColumn(
         "over clients",
