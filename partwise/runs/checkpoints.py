@@ -106,21 +106,8 @@ class Checkpoint:
         for name, expected in self.manifest.files.items():
             if checksum(read_bytes(self.folder / name)).hex() != expected:
                 raise Damaged(f"'{self.folder / name}' is not what was written")
-
-    @property
-    def round(self) -> int:
-        """Return the number of rounds that were done."""
-        return self.manifest.round
-
-    @property
-    def over(self) -> bool:
-        """Return whether all rounds were done, and the method's `end` too."""
-        return self.manifest.over
-
-    @property
-    def made_with(self) -> MadeWith:
-        """Return the circumstances under which the run continues bit for bit."""
-        return self.manifest.made_with
+        self.round, self.over = self.manifest.round, self.manifest.over
+        self.made_with = self.manifest.made_with
 
     def state(self, device: torch.device) -> RunState:
         """Return the state, with tensors that lay on a device on this one."""
