@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.images import random_source
 from partwise.data import Federation
+from partwise.records.rounds import RoundRecord
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
@@ -40,7 +41,7 @@ class RoundByRound(threading.Thread):
             self.error = error
         self.end.release()
 
-    def wait(self, row: dict[str, Any]) -> None:
+    def wait(self, record: RoundRecord) -> None:
         self.end.release()
         self.begin.acquire()
 

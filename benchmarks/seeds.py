@@ -25,7 +25,7 @@ def measured(only: str, rounds: int, warm_up: int, device: torch.device, **setti
         ends: dict[int, float] = {}  # by round: when the last seed was through with it
 
         def work(simulation: Simulation, progress: Progress, ends: dict[int, float] = ends) -> None:
-            simulation.run(lambda row: ends.__setitem__(row["round"], time.perf_counter()))
+            simulation.run(lambda record: ends.__setitem__(record.round, time.perf_counter()))
 
         configs = [make_config("fedavg", {**settings, "clients": CLIENTS, "seed": n}) for n in range(SEEDS[name])]
         run_seeds([PlannedRun(f"seed {n}", config, work, data) for n, config in enumerate(configs)])

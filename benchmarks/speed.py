@@ -29,6 +29,7 @@ from benchmarks.images import random_source
 from partwise.data import Federation, partition
 from partwise.engines.packing import makespan, pack_clients
 from partwise.engines.vector import Vector
+from partwise.records.rounds import RoundRecord
 from partwise.runs.config import make_config
 from partwise.runs.prepare import prepare
 
@@ -101,14 +102,14 @@ def measured(case: Case, arguments: argparse.Namespace, engine: str) -> dict[str
     flops: list[float] = []
     first = mark = 0.0
 
-    def note(row: dict[str, Any]) -> None:
+    def note(record: RoundRecord) -> None:
         nonlocal first, mark
         wait(device)
         spent = time.perf_counter() - mark
-        if row["round"] == 1:
+        if record.round == 1:
             first = spent
-        if row["round"] > warm_up:
-            (evaluated if "received" in row else ours).append(spent)
+        if record.round > warm_up:
+            (evaluated if "received" in record.moments else ours).append(spent)
             flops.append(simulation.server.ledger.flops)
             if arguments.bare == "yes":
                 theirs.append(timed(bare.round, device) * whole)

@@ -261,7 +261,7 @@ from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import make_config
 from tests.support.nodes import InProcess, members, silos
 from tests.federation.test_limits import message
-from tests.helpers import awkward_federation
+from tests.support.runs import awkward_federation
 
 def join(change):
     return lambda answer: pack_tree(unpack_tree(answer) | change)
