@@ -43,21 +43,9 @@ class FedALA(Method):
 
     def prepare(self):
         """Return phases that learn the weights; the first time, one counts an epoch's mini-batches before."""
-        sample_range = (0.0, self.learning_share)
-        count = Phase(
-            Move("blend", update="count"),
-            epochs=self.epochs_to_count,
-            sample_range=sample_range,
-            mode="eval",
-            before="afresh",
-        )
-        learn = Phase(
-            Move("blend", update="learn"),
-            epochs=self.epochs_to_learn,
-            sample_range=sample_range,
-            mode="eval",
-            after="begin_with",
-        )
+        how = {"sample_range": (0.0, self.learning_share), "mode": "eval"}
+        count = Phase(Move("blend", update="count"), epochs=self.epochs_to_count, before="afresh", **how)
+        learn = Phase(Move("blend", update="learn"), epochs=self.epochs_to_learn, after="begin_with", **how)
         return count, learn
 
     def epochs_to_count(self, times):

@@ -4,6 +4,7 @@ import json
 import platform
 import shlex
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -86,15 +87,15 @@ def command_line() -> str:
 # ---- files that grow as the run goes
 
 
-class LinesFile(Observer):
+class LinesFile(Observer, ABC):
     """Writes lines of JSON as rounds end. A run that goes on from a checkpoint drops the lines of later rounds."""
 
     def __init__(self, path: Path):
         self.path = path
 
+    @abstractmethod
     def lines(self, seen: Seen) -> list[Json]:
         """Return the lines of a round, each with the round's number as `round`."""
-        raise NotImplementedError
 
     def begin(self, simulation: Simulation) -> None:
         """Keep the lines of the rounds that are done; a new run has none."""
