@@ -5,6 +5,8 @@ References:
     AAAI 2023.
 """
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -43,9 +45,9 @@ class FedALA(Method):
 
     def prepare(self):
         """Return phases that learn the weights; the first time, one counts an epoch's mini-batches before."""
-        how = {"sample_range": (0.0, self.learning_share), "mode": "eval"}
-        count = Phase(Move("blend", update="count"), epochs=self.epochs_to_count, before="afresh", **how)
-        learn = Phase(Move("blend", update="learn"), epochs=self.epochs_to_learn, after="begin_with", **how)
+        phase = partial(Phase, sample_range=(0.0, self.learning_share), mode="eval")
+        count = phase(Move("blend", update="count"), epochs=self.epochs_to_count, before="afresh")
+        learn = phase(Move("blend", update="learn"), epochs=self.epochs_to_learn, after="begin_with")
         return count, learn
 
     def epochs_to_count(self, times):
