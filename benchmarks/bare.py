@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from partwise.losses import supervised_contrast
 from partwise.network.models import build, projector
 from partwise.network.view import Batch
+from partwise.tasks import Classes
 
 
 class Bare:
@@ -81,7 +82,7 @@ def fused(bare: Bare, x: Tensor, y: Tensor) -> Tensor:
 
 def main_branch(bare: Bare, x: Tensor, y: Tensor) -> Tensor:
     u = bare.net["projector"](bare.net["body"](x))
-    b = Batch(x, y, torch.ones_like(y, dtype=torch.bool), len(bare.means))
+    b = Batch(x, y, torch.ones_like(y, dtype=torch.bool), Classes.numbered(len(bare.means)))
     return F.cross_entropy(bare.net["p_head"](u), y) + supervised_contrast(u, b, 0.2)
 
 

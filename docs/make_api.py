@@ -14,7 +14,7 @@ import partwise
 from partwise import method as source
 from partwise.errors import PartwiseError
 from partwise.method import Move, Phase, Relay, Share, Stage, WithinGroups, train
-from partwise.network.parts import Parts, Task
+from partwise.network.parts import Parts, Sizes
 from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net, PerClient, Received
 from partwise.options import option
 from partwise.rounds.messages import Updates
@@ -54,8 +54,8 @@ seen = {}
 class Looking(Method):
     share = {"body": ALL, "head": GUIDE}
 
-    def build(self, parts, task):
-        seen.update(parts=parts, task=task)
+    def build(self, parts, sizes):
+        seen.update(parts=parts, sizes=sizes)
         return parts
 
     def keep(self, net):
@@ -80,8 +80,8 @@ x, y = torch.arange(45.0).reshape(15, 3) / 45, torch.arange(15) % 2
 clinics = {"Graz": (x[:5], y[:5]), "Wien": (x[5:10], y[5:10]), "Linz": (x[10:], y[10:])}
 method = Looking(rounds=1, lr=0.1)
 partwise.run(method, data=clinics, model=model, engine="loop")
-parts, task, grads, net, me, b, server, updates = (
-    seen[name] for name in "parts task grads net me b server updates".split()
+parts, sizes, grads, net, me, b, server, updates = (
+    seen[name] for name in "parts sizes grads net me b server updates".split()
 )
 """
 
@@ -225,7 +225,9 @@ ClassCounts(b.one_hot().sum(0)).counts
 PerClient(torch.zeros(len(server.receivers), 2)).rows.shape
 """,
     ),
-    Section("task", Task, "What the parts work on: for `build`.", "classes shape features clients", "task\n"),
+    Section(
+        "sizes", Sizes, "What the parts have to fit: for `build`.", "outputs classes shape features clients", "sizes\n"
+    ),
     Section(
         "parts",
         Parts,
@@ -235,7 +237,7 @@ PerClient(torch.zeros(len(server.receivers), 2)).rows.shape
 parts
 parts.cut("body", filter="fc2").chain
 [*parts.copy("*", name="mine").like("head", name="p_head").modules]
-parts.add("projector", nn.Linear(task.features, 8)).modules["projector"]
+parts.add("projector", nn.Linear(sizes.features, 8)).modules["projector"]
 parts.layers("body"), parts.trained_layers("body")
 """,
     ),

@@ -32,13 +32,14 @@ if TYPE_CHECKING:  # for editors and type checkers; as a program runs, each name
         WithinGroups,
         train,
     )
-    from partwise.network.parts import Parts, Task
+    from partwise.network.parts import Parts, Sizes
     from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net, PerClient
     from partwise.options import option
     from partwise.reporting.tensorboard import TensorBoard
     from partwise.runs.observers import Observer
     from partwise.runs.result import PersonalModel, Result
     from partwise.studies.comparison import Comparison
+    from partwise.tasks import Task
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -51,13 +52,14 @@ else:
             "inference.served": "ServedModel",
             "method": "ALL EVERYONE FROZEN GROUP GUIDE LOCAL MIXED_GUIDE SERVER SERVER_GUIDE UPLOAD "
             "Method Move Phase Relay Share Stage WithinGroups train",
-            "network.parts": "Parts Task",
+            "network.parts": "Parts Sizes",
             "network.view": "Batch ClassCounts ClassRows Me Net PerClient",
             "options": "option",
             "reporting.tensorboard": "TensorBoard",
             "runs.observers": "Observer",
             "runs.result": "PersonalModel Result",
             "studies.comparison": "Comparison",
+            "tasks": "Task",
         },
     )
 
@@ -95,6 +97,7 @@ __all__ = [
     "Result",
     "ServedModel",
     "Share",
+    "Sizes",
     "Source",
     "Stage",
     "Task",

@@ -23,6 +23,7 @@ def supervised_contrast(features: Tensor, b: Batch, temperature: float) -> Tenso
     features = features.float() if features.dtype is torch.bfloat16 else features  # as b.ce does
     unit = F.normalize(features, dim=1)
     others = b.mask[:, None] & b.mask & ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    b.task.require_classes("supervised_contrast")
     positives = (others & (b.y[:, None] == b.y)).to(unit.dtype)
     likeness = (unit @ unit.T / temperature).masked_fill(~others, torch.finfo(unit.dtype).min)
     log_share = torch.where(others, likeness - likeness.logsumexp(1, keepdim=True), torch.zeros_like(likeness))

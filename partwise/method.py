@@ -21,7 +21,7 @@ from partwise.options import Checked, check_option_types, obstacle, option
 if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor
 
-    from partwise.network.parts import Parts, Task
+    from partwise.network.parts import Parts, Sizes
     from partwise.network.view import Batch, Extras, Me, Net, PerClient, Tree
     from partwise.rounds.messages import Updates
     from partwise.rounds.server import Server
@@ -290,7 +290,7 @@ class Method(Training):
         if over:
             raise ConfigError(*(f"{each} is more than the {clients} clients" for each in over))
 
-    def build(self, parts: "Parts", task: "Task") -> "Parts":
+    def build(self, parts: "Parts", sizes: "Sizes") -> "Parts":
         """Return the parts that the method works on: the model's own, and what the method cuts, copies or adds."""
         return parts
 
@@ -308,10 +308,10 @@ class Method(Training):
 
     def loss(self, net: "Net", b: "Batch", me: "Me") -> "Tensor":
         """Return the loss, a pure function of one client's parts and one mini-batch."""
-        return b.ce(net(b.x))
+        return b.loss(net(b.x))
 
     def predict(self, net: "Net", x: "Tensor", me: "Me") -> "Tensor":
-        """Return the logits of the client's own model."""
+        """Return the output of the client's own model: logits of classes, or what the task wants."""
         return net(x)
 
     def predict_global(self, net: "Net", x: "Tensor") -> "Tensor":

@@ -56,9 +56,9 @@ def Schedule(method: type[Method], order: Literal["forwards", "backwards"]) -> t
                 variants[cls, other] = type(cls.__name__, (Schedule(other, order),), named)
             return variants[cls, other]
 
-        def build(self, parts: Parts, task: Any) -> Parts:
+        def build(self, parts: Parts, sizes: Any) -> Parts:
             """Return the host's parts, and find their base layers."""
-            parts = super().build(parts, task)
+            parts = super().build(parts, sizes)
             named = tuple(group.strip() for group in self.layers.split(",")) if self.layers else base_layers(parts)
             for group in named:
                 parts.select(group)  # refuses what matches nothing

@@ -244,7 +244,7 @@ def advance(simulation: Simulation, members: Members, bars: Sequence[Progress], 
     for node, bar in zip(members.nodes, bars[1:], strict=True):
         own = [client for client, host in enumerate(members.hosts) if host == node]
         tested = [scores[client] for client in own if client in scores]
-        score = together(tested)
+        score = together(tested, simulation.program.task.kind)
         moments = {} if score is None else {"received": MomentScores(len(tested), score)}
         participants = [client for client in record.participants if client in own]
         bar(RoundRecord(record.round, participants=participants, moments=moments, seconds=record.seconds))

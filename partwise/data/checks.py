@@ -1,6 +1,5 @@
 """Checks of every data set, built-in or a user's own."""
 
-from collections import Counter
 from collections.abc import Sequence, Set
 from difflib import get_close_matches
 
@@ -19,8 +18,8 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
     x, y, train, where = source.x, source.y, source.train, f"data set '{source.name}'"
     if (x.dtype, x.ndim) != (torch.uint8, 4) and not (x.dtype == torch.float32 and x.ndim > 1):
         raise DataError(f"{where}: x must be uint8 images or float32 rows, got {x.dtype} of shape {tuple(x.shape)}")
-    if (y.dtype, y.shape) != (torch.int64, x.shape[:1]):
-        raise DataError(f"{where}: y must be {len(x):,} int64 labels, got {y.dtype} of shape {tuple(y.shape)}")
+    if len(y) != len(x):
+        raise DataError(f"{where}: {len(x):,} samples need as many labels, got y of shape {tuple(y.shape)}")
     if not {len(source.centre), len(source.scale)} <= {1, x.shape[1]} or 0 in source.scale:
         raise DataError(
             f"{where}: centre and scale must be 1 or {x.shape[1]} numbers, scale without 0, "
@@ -28,12 +27,11 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
         )
     if not 0 < train <= len(y):
         raise DataError(f"{where}: {train:,} for training, {len(y) - train:,} for testing; training needs a sample")
-    outside = Counter(y[(y < 0) | (y >= source.classes)].tolist())
-    if outside:
-        counts = ", ".join(f"{label} ({count:,} samples)" for label, count in outside.most_common(8))
-        raise DataError(f"{where}: {outside.total():,} labels are not in 0..{source.classes - 1}: {counts}")
-    trained, tested = set(y[:train].tolist()), set(y[train:].tolist())
-    if tested and trained != tested:
+    wrong = source.task.check(y)
+    if wrong:
+        raise DataError(f"{where}: {wrong}")
+    trained, tested = set(source.bins[:train].tolist()), set(source.bins[train:].tolist())
+    if source.task.of_classes and tested and trained != tested:
         names = source.class_names or range(source.classes)
         alone = ", ".join(str(names[label]) for label in sorted(trained ^ tested)[:8])
         raise DataError(
@@ -41,7 +39,7 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
         )
     for name, column in source.columns.items():
         code, values = column.code, len(column.names)
-        if (code.dtype, code.shape) != (y.dtype, y.shape) or not ((code >= 0) & (code < values)).all():
+        if (code.dtype, code.shape) != (torch.int64, y.shape[:1]) or not ((code >= 0) & (code < values)).all():
             raise DataError(f"{where}: column '{name}' must be {len(y):,} int64 numbers from 0 to {values - 1}")
     if not allow_nonfinite and x.is_floating_point():
         _check_finite(source, source.standardise and missing == "mean")

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from partwise.data.readers import client_tables, tables
 from partwise.data.readers.arrays import ACCEPTED, Samples, joined_samples, make_source, read_samples
 from partwise.data.readers.hugging_face import from_hugging_face
-from partwise.data.reading import Reading
+from partwise.data.reading import Reading, TaskName
 from partwise.data.source import Federation, Source, resized
 from partwise.data.splits import check_shares, limit_train, split_test, split_validation
 from partwise.errors import ConfigError, one_line
@@ -44,10 +44,12 @@ def as_data(
     reading.refuse_what_is_for_tables("what was handed in")
     if isinstance(data, Dataset | tuple):
         train, test = _with_test(data)
-        return resized(make_source("data", train, test), reading.image_size)
+        return resized(make_source("data", train, test, task=reading.task), reading.image_size)
     if isinstance(data, list | dict):
         names, clients = (list(data), list(data.values())) if isinstance(data, dict) else (None, data)
-        federation = from_clients(clients, names, test_share, train_samples, validation, seed, by_name=by_name)
+        federation = from_clients(
+            clients, names, test_share, train_samples, validation, seed, by_name=by_name, task=reading.task
+        )
         return replace(federation, source=resized(federation.source, reading.image_size))
     raise ConfigError(
         f"data cannot be a {type(data).__name__}: it must be the name of a data set, a path, {ACCEPTED}, a list or "
@@ -65,6 +67,7 @@ def from_clients(
     seed: int = 0,
     name: str = "clients",
     by_name: bool = False,
+    task: TaskName = "auto",
 ) -> Federation:
     """Read each client's data: a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of either.
 
@@ -85,7 +88,7 @@ def from_clients(
             sets[f"{who} (test)"] = read_samples(test, f"{who} (test)")
     sizes = [len(samples.labels) for samples in sets.values()]
     index = dict(zip(sets, torch.arange(sum(sizes)).split(sizes), strict=True))
-    source = joined_samples(name, sets, train=sum(sizes))
+    source = joined_samples(name, sets, train=sum(sizes), task=task)
 
     own = [index[who] for who in called]
     labelled = tuple(map(str, range(len(clients)) if names is None else names))

@@ -52,7 +52,7 @@ def partition(
     validation     this share of each client's training samples, rounded down, is set apart.
     by_name        each client's own samples are divided by its name, as on a node of that name, not by its number.
     """
-    labels = check(source, allow_nonfinite=True).y.numpy()  # the values of x do not matter here
+    labels = check(source, allow_nonfinite=True).bins.numpy()  # the values of x do not matter here
     rule = source.partition if rule == "auto" else rule
     parsed = parse_rule(rule)
     if parsed.kind == "file":

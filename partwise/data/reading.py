@@ -1,10 +1,13 @@
 """Settings for reading a data set from files."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from partwise.errors import ConfigError
+
+TaskName = Literal["auto", "classes", "labels", "numbers", "places"]
 
 
 @dataclass(frozen=True)
@@ -14,11 +17,16 @@ class Reading:
     root: str | Path | None = None  # the first folder to look in
     download: bool = False  # fetch what is missing
     image_size: int | None = None  # images are resized to squares of this many pixels a side
-    label: str = "label"  # the column of a table that is to be predicted
+    label: str = "label"  # the column of a table that is to be predicted, or several, separated by commas
+    task: TaskName = "auto"  # what a label is; auto: what it looks like
     drop: tuple[str, ...] = ()  # columns of a table that are no features
     column: str | None = None  # the column of a table by which samples are divided: no feature either
     missing: Literal["refuse", "mean"] = "refuse"  # what becomes of a table's empty cells
     allow_nonfinite: bool = False  # NaN and infinity are let through
+
+    def label_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the label columns; `columns` are those of the table, whose names may hold commas."""
+        return (self.label,) if self.label in columns else tuple(name.strip() for name in self.label.split(","))
 
     def refuse_what_is_for_tables(self, what: str) -> None:
         """Refuse settings about columns for data that are not a table: they would have no effect."""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.nn.functional import interpolate
 from partwise.data.room import check_room
 from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform, Transform
 from partwise.errors import ConfigError, DataError
+from partwise.tasks import Classes, Task
 
 CLIENTS_TOGETHER = 1024  # clients whose samples are looked at together
 
@@ -31,8 +33,8 @@ class Source:
 
     name: str
     x: Tensor  # (samples, channels, ...) uint8, or (samples, features, ...) float32
-    y: Tensor  # (samples,) int64, labels 0 .. classes-1
-    classes: int
+    y: Tensor  # (samples,) int64, labels 0 .. classes-1; where `own_task` says so, something else
+    classes: int  # or bins, where labels are no classes
     train: int  # the first `train` samples are the original training set, the others (there may be none) the test set
     centre: tuple[float, ...]  # per channel and in the units of x: the network sees (x - centre) / scale
     scale: tuple[float, ...]
@@ -45,6 +47,18 @@ class Source:
     table: TableTransform | None = None  # how rows became samples, where it is a table
     white: float = 255.0  # the brightest value of its images
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
+    own_task: Task | None = None  # what a label is; None: one of the classes
+    task_note: str = ""  # why the task is what it is, where the labels decided
+
+    @cached_property
+    def task(self) -> Task:
+        """Return what a label is."""
+        return self.own_task or Classes(self.labels)
+
+    @cached_property
+    def bins(self) -> Tensor:
+        """Return (samples,) int64 what each label counts as where samples are divided: its class, or its bin."""
+        return self.task.binned(self.y)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -53,8 +67,8 @@ class Source:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the names of the classes, their numbers where they have none."""
-        return self.class_names or tuple(map(str, range(self.classes)))
+        """Return the names of the classes, their numbers where they have none; of other labels those of their bins."""
+        return self.own_task.bin_names if self.own_task else self.class_names or tuple(map(str, range(self.classes)))
 
     @property
     def feature_columns(self) -> tuple[str, ...]:
@@ -162,10 +176,10 @@ class Federation:
         return result.hexdigest()
 
     def class_counts(self) -> Tensor:
-        """Return (clients, classes) int64: each client's training samples of each class."""
-        classes, y = self.source.classes, self.source.y
+        """Return (clients, bins) int64: each client's training samples of each class, or bin of other labels."""
+        bins, y = self.source.task.bins, self.source.bins.cpu()
         if self.holds == "none":
-            single = torch.zeros(self.clients, classes, dtype=torch.long)
+            single = torch.zeros(self.clients, bins, dtype=torch.long)
             for client, index in enumerate(self.train):
                 single[client, y[index[:1]]] = len(index)
             return single
@@ -173,8 +187,8 @@ class Federation:
         for start in range(0, self.clients, CLIENTS_TOGETHER):
             own = self.train[start : start + CLIENTS_TOGETHER]
             owner = torch.arange(len(own)).repeat_interleave(torch.tensor([len(index) for index in own]))
-            rows.append(torch.bincount(owner * classes + y[torch.cat(own)], minlength=len(own) * classes))
-        return torch.cat(rows).view(-1, classes)
+            rows.append(torch.bincount(owner * bins + y[torch.cat(own)], minlength=len(own) * bins))
+        return torch.cat(rows).view(-1, bins)
 
 
 def are_indices(index: Tensor, samples: int) -> bool:

@@ -71,7 +71,7 @@ def _own(name: str, wanted: Reading) -> Source:
         return (client_tables if path.is_dir() else tables).read(path, wanted)
     wanted.refuse_what_is_for_tables(f"'{name}'")
     if ending == ".npz":
-        return arrays.read_npz(path)
+        return arrays.read_npz(path, wanted.task)
     if client_arrays.array_files(path):
         return client_arrays.read(path)
     if path.is_dir() or ending == ".zip":

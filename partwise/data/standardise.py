@@ -12,6 +12,7 @@ from torch import Tensor
 
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, DataError
+from partwise.tasks import Numbers
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
@@ -21,6 +22,7 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
 
     With `fill`, NaN in any sample is replaced with its feature's mean. `few` and `rare` are those of `enough`.
     """
+    federation = with_standardised_labels(federation)
     source = federation.source
     if not source.standardise:
         return federation
@@ -37,6 +39,15 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
         x = torch.where(x.isnan(), mean, x)
     source = replace(source, x=x, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
     return replace(federation, source=source)
+
+
+def with_standardised_labels(federation: Federation) -> Federation:
+    """Return the federation with labels that are numbers standardised by the clients' training samples."""
+    source, task = federation.source, federation.source.own_task
+    if not isinstance(task, Numbers) or task.centre:
+        return federation
+    task = task.standardised_by(*centre_and_scale(merged(column_moments(source.y[own]) for own in federation.train)))
+    return replace(federation, source=replace(source, y=task.standardised(source.y), own_task=task))
 
 
 def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:

@@ -41,8 +41,8 @@ class ClientEngine(Protocol):
     drawing: Drawing  # of mini-batches
     layout: ClientLayout  # of what clients hold as a job begins
     x: Tensor  # (samples, ...) on the device; stand-ins where the server has none
-    y: Tensor  # (samples,) their classes
-    counts: Tensor  # (clients, classes) training samples, on the host
+    y: Tensor  # (samples, ...) their labels
+    counts: Tensor  # (clients, bins) training samples of each class or bin of labels, on the host
     train: list[NDArray[np.int64]]  # of each client the numbers of its training samples
     norm_average: NormAverage
     check: "Check | None"  # compares a client of every round with the loop

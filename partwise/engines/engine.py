@@ -168,7 +168,7 @@ class Engine(ABC):
         return updates
 
     def predict_global(self, tensors: Tensors, samples: Tensor) -> Tensor:
-        """Return (samples, classes) logits of the global model, on the device."""
+        """Return the output of the global model, (samples, ...), on the device."""
         untried = self.purity.globally(tensors)
 
         def predicted(rows: Tensor) -> Tensor:

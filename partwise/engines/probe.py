@@ -21,8 +21,10 @@ from partwise.errors import ConfigError, one_line, short
 from partwise.network.layers import HashedDropout, LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
+from partwise.tasks import Task
 
 PROBE_REAL_ROWS, PROBE_ROWS = 4, 6
+SINGLE = torch.Size()  # the shape of a label that is one class
 FURTHEST = 1e6  # a sample that is further off says nothing about the network: its square may be infinite
 
 
@@ -34,8 +36,11 @@ def samples_of(source: Source) -> Tensor:
     return ((source.x[index].float() - centre) / scale).nan_to_num().clamp(-FURTHEST, FURTHEST)
 
 
-def check_and_measure(parts: Parts, x: Tensor, classes: int) -> int:
-    """Return the size of the last part's input; check that data, network and parts fit each other."""
+def check_and_measure(parts: Parts, x: Tensor, task: Task, label: torch.Size = SINGLE) -> int:
+    """Return the size of the last part's input; check that data, network and parts fit each other.
+
+    `label` is the shape of a sample's label.
+    """
     modules, shape = parts.duplicate().modules, tuple(x.shape[1:])  # it is run, and what was handed in stays as it is
     x = sample = x[:2].to(next(iter(parts.tensors().values())).dtype)
     try:
@@ -50,9 +55,8 @@ def check_and_measure(parts: Parts, x: Tensor, classes: int) -> int:
             f"the parts {' > '.join(parts.chain)} in sequence differ from the network, whose forward does more than "
             "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
-    if x.shape[1:] != (classes,):
-        given = "x".join(map(str, x.shape[1:]))
-        raise ConfigError(f"the network gives {given} logits for a sample, but the data have {classes} classes")
+    if x.shape[1:] != task.output_shape(label):
+        raise ConfigError(task.misfit(tuple(x.shape[1:])))
     return size
 
 

@@ -85,12 +85,12 @@ class PurityInputs:
         own = engine.train[client]
         index = torch.from_numpy(np.resize(own, REAL_ROWS)).to(engine.device)
         x, y = engine.x[index].cpu().double().nan_to_num(), engine.y[index].cpu()
-        labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique()[:MOST_LABELS]
+        labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique(dim=0)[:MOST_LABELS]
         far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR_FACTORS]).view(
             len(FAR_FACTORS), *x.shape[1:]
         )
         near = x[:1].expand(len(labels), *x.shape[1:])
-        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR_FACTORS))])
+        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR_FACTORS), *y.shape[1:])])
 
     def on_host(self) -> ClientProgram:
         """Return the run's program in float64 on the CPU."""

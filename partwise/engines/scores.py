@@ -21,10 +21,10 @@ SORTED_AT_ONCE = 2**22  # numbers to work on at once: a few hundred megabytes wh
 
 @dataclass(frozen=True)
 class Judged:
-    """The logits of clients at one moment, client after client, and the true labels."""
+    """What clients' models gave at one moment, client after client, and the true labels."""
 
-    logits: Tensor  # (rows, classes)
-    labels: Tensor  # (rows,), on the same device
+    logits: Tensor  # (rows, classes); for other tasks what the network gives, (rows, ...)
+    labels: Tensor  # (rows, ...), on the same device
     clients: Sequence[int]
     sizes: Sequence[int]  # how many of the rows are of each client
 

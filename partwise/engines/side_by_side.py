@@ -88,7 +88,7 @@ class SideBySide:
             yield BatchRows(*(column[step] for column in every))
 
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
-        """Return the logits of each client, (samples, classes).
+        """Return the output of each client's model, (samples, ...).
 
         Predictions do not depend on each other: mini-batches of all clients form one line, and as many as fit into
         memory are predicted at once, each with a copy of its client's model.

@@ -5,6 +5,7 @@ loop's, however many workers there are.
 """
 
 import ctypes
+import math
 import os
 import pickle
 import sys
@@ -139,8 +140,9 @@ class Workers(Loop):
         model = sum(padded(value.nbytes) for value in self.program.parts.tensors().values())
         keep = sum(padded(value.nbytes) for value in self.store.keep.values())
         states = len(optim.initial_state(method.optimizer, method.momentum, torch.zeros(1)))
-        logits = max(len(self.drawing.tested(client)) for client in range(len(self.train))) * self.program.classes
-        job = (2 + states) * model + keep + logits * self.program.dtype.itemsize + LITTLE
+        tested = max(len(self.drawing.tested(client)) for client in range(len(self.train)))
+        output = tested * math.prod(self.program.task.output_shape(self.y.shape[1:]))
+        job = (2 + states) * model + keep + output * self.program.dtype.itemsize + LITTLE
         return [2 * model + LITTLE, *[job] * (AHEAD * self.workers)]
 
     def received(self, request: Request, client: int, batches: JobBatches, future: Future[Any]) -> Updates:

@@ -96,7 +96,7 @@ def measured_accuracy(model: ServedModel) -> str:
         return "not measured" if measured is None else f"{100 * measured:.2f} % of all clients' test samples"
     client, moment = model.saved.number_of(model.stem), model.saved.file(model.stem + ENDING).header.moment
     record = client_record(model.saved.run / CLIENTS, client)
-    measured = None if record is None else record.accuracy(moment)
+    measured = None if record is None else record.ranking(moment)
     if record is None or measured is None:
         return "not measured"
     return f"{100 * measured:.2f} % of the client's {record.test_samples} test samples ({moment})"

@@ -68,7 +68,7 @@ def built(saved: RunModels, stem: str, network: Network | None, trust: bool) -> 
         of_global(plan, config.method) if stem == GLOBAL_STEM else plan,
         all_tensors(program, main, extra),
         extras,
-        extra.tensors.get(COUNTS, torch.zeros(program.classes, dtype=program.dtype)),
+        extra.tensors.get(COUNTS, torch.zeros(program.task.bins, dtype=program.dtype)),
         needs.lr or 0.0,
         needs.key or 0,
     )

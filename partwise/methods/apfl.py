@@ -18,7 +18,7 @@ class APFL(Method):
     mixing_weight: float = option(0.5, "Initial weight alpha of the client's own network.", minimum=0, maximum=1)
     learn_mixing: bool = option(True, "Learn alpha, one step per round; otherwise it stays fixed.")
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         share = torch.tensor(self.mixing_weight, dtype=torch.float64)  # exact until the run's dtype is known
         alpha = nn.Parameter(share, requires_grad=False)
         return parts.copy("*", name="mine").add("mixing", nn.ParameterDict({"alpha": alpha}), drawn=False)
@@ -35,13 +35,13 @@ class APFL(Method):
 
     def through_mixture(self, net, b, me):
         mixture = self.mixture(net.fixed("body head"), net["mixing"]["alpha"])
-        loss = b.ce(mixture.mine(b.x))
+        loss = b.loss(mixture.mine(b.x))
         net.tensors.update(mixture.running)
         return loss
 
     def mix_better(self, net, b, me):
         alpha = net["mixing"]["alpha"]
-        slope = torch.func.grad(lambda alpha: b.ce(self.mixture(net, alpha).mine(b.x)))(alpha)
+        slope = torch.func.grad(lambda alpha: b.loss(self.mixture(net, alpha).mine(b.x)))(alpha)
         return {"mixing.alpha": (alpha - me.lr * slope).clamp(0, 1)}  # Eq. 10
 
     def predict(self, net, x, me):

@@ -15,7 +15,7 @@ class Ditto(Method):
     proximal_weight: float = option(1.0, "Weight lambda of the pull towards the received model.", minimum=0)
     personal_epochs: int | None = option(None, "Epochs of training the personal model; unset: --epochs.", minimum=1)
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.copy("*", name="mine")
 
     def phases(self):
@@ -25,7 +25,7 @@ class Ditto(Method):
     def personal(self, net, b, me):
         mine, received = net["mine"], me.got["*"]  # without what a schedule still freezes
         distance = sum((mine[name] - value).square().sum() for name, value in received.items())
-        return b.ce(net.mine(b.x)) + self.proximal_weight / 2 * distance  # h_k(v; w)
+        return b.loss(net.mine(b.x)) + self.proximal_weight / 2 * distance  # h_k(v; w)
 
     def predict(self, net, x, me):
         return net.mine(x)

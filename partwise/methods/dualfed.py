@@ -45,8 +45,8 @@ class DualFed(Method):
         if self.classifier_position == "p":  # the global classifier follows a projector that is not shared
             self.predict_global = None
 
-    def build(self, parts, task):
-        made = projector(task.features, self.projector_depth, self.projector_hidden, self.projector_norm)
+    def build(self, parts, sizes):
+        made = projector(sizes.features, self.projector_depth, self.projector_hidden, self.projector_norm)
         return parts.like("head", name="p_head").add("projector", made)
 
     def stages(self):

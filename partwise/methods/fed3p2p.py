@@ -74,7 +74,7 @@ class Fed3p2p(Method):
         first = self.rounds_1 or self.rounds - (self.rounds_2 or self.rounds // 2)
         return first, self.rounds - first
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         layers = parts.trained_layers("body")
         if len(layers) < 2:
             raise ConfigError(f"fed3p2p cuts the body before its last layer, but it has only {layers}; {parts}")
@@ -98,17 +98,17 @@ class Fed3p2p(Method):
         yield Stage(train("filter p_head", "personal"), share, rounds_2, groups, fresh, restart_lr=self.reset_lr)
 
     def personal(self, net, b, me):
-        return b.ce(self.predict(net, b.x, me))
+        return b.loss(self.predict(net, b.x, me))
 
     def both(self, net, b, me):
         features = net.filter(net.body(b.x))
-        return b.ce(net.head(features)) + b.ce(net.p_head(features.detach() if self.detach_p_head else features))
+        return b.loss(net.head(features)) + b.loss(net.p_head(features.detach() if self.detach_p_head else features))
 
     def predict(self, net, x, me):
         return net.p_head(net.filter(net.body(x)))
 
     def describe(self, b):
-        return {"labels": ClassCounts(b.one_hot().sum(0))}
+        return {"labels": ClassCounts(b.bins().sum(0))}
 
     def begin(self, server, run):
         if self.two_phase and (self.type_a or self.filter_mode == "group_shared"):

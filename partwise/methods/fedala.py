@@ -30,7 +30,7 @@ class FedALA(Method):
     )
     most_epochs: int = option(20, "First blend: largest number of epochs.", minimum=1)
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         layers = [*(f"body.{layer}" for layer in parts.trained_layers("body")), "head"]
         if self.last_layers > len(layers):
             raise ConfigError(
@@ -78,7 +78,7 @@ class FedALA(Method):
         held, weights = net["blend"], self.weights(net)
 
         def loss(weights):
-            value = b.ce(net.with_tensors(self.local_start(net, me, weights))(b.x))
+            value = b.loss(net.with_tensors(self.local_start(net, me, weights))(b.x))
             return value, value.detach()
 
         slopes, value = torch.func.grad(loss, has_aux=True)(weights)

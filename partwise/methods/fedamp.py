@@ -64,7 +64,7 @@ class FedAMP(Method):
     def loss(self, net, b, me):
         mine, cloud = net["*"], me.got["*"]  # without what a schedule still freezes
         distance = sum((mine[name] - value).square().sum() for name, value in cloud.items())
-        return b.ce(net(b.x)) + me.got.pull / 2 * distance  # lambda / (2 alpha)
+        return b.loss(net(b.x)) + me.got.pull / 2 * distance  # lambda / (2 alpha)
 
     def mix(self, server, updates):
         if len(updates.clients) == 1:

@@ -25,7 +25,7 @@ class FedDyn(Method):
         mine, received = net["*"], me.got["*"]  # without what a schedule still freezes
         along = sum((me.keep[name] * mine[name]).sum() for name in received)
         distance = sum((mine[name] - value).square().sum() for name, value in received.items())
-        return b.ce(net(b.x)) - along + self.dynamic_weight / 2 * distance  # Eq. 1
+        return b.loss(net(b.x)) - along + self.dynamic_weight / 2 * distance  # Eq. 1
 
     def finish(self, net, me):
         moved = {name: net["*"][name] - value for name, value in me.got["*"].items()}

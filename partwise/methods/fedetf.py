@@ -53,15 +53,15 @@ class FedETF(Method):
     personal_head_lr: float = option(0.1, "Learning rate of the head in personalisation.", minimum=0)
     personal_projector_lr: float = option(0.05, "Learning rate of the projection in personalisation.", minimum=0)
 
-    def build(self, parts, task):
-        if task.classes > task.features:
-            sizes = f"{task.classes} classes and {task.features} features"
-            raise ConfigError(f"fedetf needs at least as many features as classes; here are {sizes}")
+    def build(self, parts, sizes):
+        if sizes.classes > sizes.features:
+            given = f"{sizes.classes} classes and {sizes.features} features"
+            raise ConfigError(f"fedetf needs at least as many features as classes; here are {given}")
         if "projector" in parts.layers("body"):  # the layer that --projector adds
             parts = parts.cut("body", projector="projector")
         elif "projector" not in parts.modules:
-            parts = parts.add("projector", nn.Linear(task.features, task.features))
-        fixed = parts.add("simplex", SimplexETF(task.features, task.classes))  # from the stream of its own name
+            parts = parts.add("projector", nn.Linear(sizes.features, sizes.features))
+        fixed = parts.add("simplex", SimplexETF(sizes.features, sizes.classes))  # from the stream of its own name
         return parts.replace("head", fixed.modules["simplex"]).add("scale", Scale())
 
     def phases(self):

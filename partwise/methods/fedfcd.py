@@ -42,7 +42,7 @@ class FedFCD(Method):
     )
     predict_global = None
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.like("head", name="g_head") if self.fusion else parts
 
     def stages(self):

@@ -35,8 +35,8 @@ class FedFomo(Method):
     )
     predict_global = None
 
-    def build(self, parts, task):
-        self.number = min(self.models, task.clients - 1)
+    def build(self, parts, sizes):
+        self.number = min(self.models, sizes.clients - 1)
         zeros = {"losses": self.number + 2, "gains": self.number, "samples": 1}
         tensors = {name: nn.Parameter(torch.zeros(size), requires_grad=False) for name, size in zeros.items()}
         parts = parts.add("tried", nn.ParameterDict(tensors), drawn=False).copy("*", name="before")
@@ -60,7 +60,7 @@ class FedFomo(Method):
     def measure(self, net, b, me):
         """Add up the losses of the model before training, of the client's own and of those received."""
         others = [{name: rows[number] for name, rows in me.got.others.items()} for number in range(self.number)]
-        losses = torch.stack([b.ce(net.with_tensors(model)(b.x)) for model in [net["before"], {}, *others]])
+        losses = torch.stack([b.loss(net.with_tensors(model)(b.x)) for model in [net["before"], {}, *others]])
         held, rows = net["tried"], b.mask.sum()
         return {"tried.losses": held["losses"] + losses * rows, "tried.samples": held["samples"] + rows}
 

@@ -23,8 +23,8 @@ class FedPAC(Method):
     head_epochs: int = option(1, "Epochs of training the classifier, before the extractor.", minimum=1)
     head_lr: float | None = option(None, "Learning rate of the classifier (eta_g); unset: --lr.", minimum=0)
 
-    def build(self, parts, task):
-        zeros = {"sums": (task.classes, task.features), "counts": (task.classes,), "squares": ()}
+    def build(self, parts, sizes):
+        zeros = {"sums": (sizes.classes, sizes.features), "counts": (sizes.classes,), "squares": ()}
         tensors = {name: nn.Parameter(torch.zeros(shape), requires_grad=False) for name, shape in zeros.items()}
         return parts.add("statistics", nn.ParameterDict(tensors), drawn=False)
 

@@ -17,7 +17,7 @@ class FedProx(Method):
     def loss(self, net, b, me):
         mine, received = net["*"], me.got["*"]  # without what a schedule still freezes
         distance = sum((mine[name] - value).square().sum() for name, value in received.items())
-        return b.ce(net(b.x)) + self.proximal_weight / 2 * distance
+        return b.loss(net(b.x)) + self.proximal_weight / 2 * distance
 
     def adapt(self):
         return self.phases()

@@ -22,11 +22,11 @@ class FedRoD(Method):
         16, "Hidden units of the hypernetwork.", minimum=1, maximum=4096, when="hypernetwork"
     )
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         if not self.hypernetwork:
             return parts.like("head", name="p_head")
         size = sum(value.numel() for value in parts.module("head").parameters())
-        first, second = nn.Linear(task.classes, self.hypernetwork_hidden), nn.Linear(self.hypernetwork_hidden, size)
+        first, second = nn.Linear(sizes.classes, self.hypernetwork_hidden), nn.Linear(self.hypernetwork_hidden, size)
         return parts.add("maker", nn.Sequential(first, nn.ReLU(), second))
 
     def stages(self):

@@ -36,4 +36,4 @@ class FedTC(Method):
     def two_classifiers(self, net, b, me):
         z = net.body(b.x)  # one forward pass serves both
         teacher = me.got if self.guide == "global" else net.fixed("head")
-        return b.ce(net.head(z.detach())) + b.ce(teacher.head(z))  # Eq. 5: my classifier; Eq. 6: my extractor
+        return b.loss(net.head(z.detach())) + b.loss(teacher.head(z))  # Eq. 5: my classifier; Eq. 6: my extractor

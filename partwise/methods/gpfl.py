@@ -41,9 +41,9 @@ class GPFL(Method):
     guidance_decay: float = option(0.1, "Weight decay of the embeddings and the valve (mu).", minimum=0)
     predict_global = None
 
-    def build(self, parts, task):
-        embeddings = Embeddings(task.classes, task.features)
-        return parts.add("embeddings", embeddings).add("valve", Valve(task.features))
+    def build(self, parts, sizes):
+        embeddings = Embeddings(sizes.classes, sizes.features)
+        return parts.add("embeddings", embeddings).add("valve", Valve(sizes.features))
 
     def phases(self):
         return Phase(Move("*", weight_decay={"embeddings": self.guidance_decay, "valve": self.guidance_decay}))

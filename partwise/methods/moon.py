@@ -27,7 +27,7 @@ class Moon(Method):
         near = F.cosine_similarity(z, me.got.body(b.x), dim=1)  # the denominator is at least 1e-8
         far = F.cosine_similarity(z, self.previous(net, me).body(b.x), dim=1)
         contrast = -F.logsigmoid((near - far) / self.temperature)  # Eq. 3: a softmax over the two
-        return b.ce(net.head(z)) + self.contrast_weight * b.mean(contrast)  # Eq. 4
+        return b.loss(net.head(z)) + self.contrast_weight * b.mean(contrast)  # Eq. 4
 
     def previous(self, net, me):
         """Return the client's last model, or the received one before its first round."""

@@ -30,7 +30,7 @@ class PFedMe(Method):
                 f"at most 2 is allowed: set lr to {2 / weight:.3g} or less"
             )
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.copy("*", name="personal")
 
     def phases(self):
@@ -51,7 +51,7 @@ class PFedMe(Method):
     def proximal(self, net, b, me):
         local = net["body head"]
         distance = sum((value - local[name]).square().sum() for name, value in net["personal"].items())
-        return b.ce(net.personal(b.x)) + self.proximal_weight / 2 * distance  # Eq. 7
+        return b.loss(net.personal(b.x)) + self.proximal_weight / 2 * distance  # Eq. 7
 
     def envelope(self, net, b, me):
         personal = net["personal"]

@@ -32,8 +32,8 @@ class SphereFed(Method):
     calibration: bool = option(True, "Fit the head to the features of all clients after the last round.")
     calibration_ridge: float = option(1.0, "Ridge penalty gamma of the calibration.", above=0, when="calibration")
 
-    def build(self, parts, task):
-        drawn = parts.add("sphere", Orthonormal(task.features, task.classes))  # from the stream of its own name
+    def build(self, parts, sizes):
+        drawn = parts.add("sphere", Orthonormal(sizes.features, sizes.classes))  # from the stream of its own name
         return parts.replace("head", drawn.modules["sphere"])
 
     def stages(self):

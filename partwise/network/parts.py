@@ -16,19 +16,31 @@ from partwise.errors import ConfigError, one_line, short, unknown
 from partwise.network.layers import NORMS, LayerScope, MaskedBatchNorm, exchanged
 from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
 from partwise.streams import stream_key
+from partwise.tasks import Task
 
 Value = TypeVar("Value")
 BUILD_AGAIN = "build_again"  # a function of a module whose layers cannot be drawn one by one
 
 
 @dataclass(frozen=True)
-class Task:
-    """What the parts work on."""
+class Sizes:
+    """What the parts have to fit: `build` makes further parts by them."""
 
-    classes: int  # how many
+    task: Task  # what a label is
     shape: tuple[int, ...]  # of one sample
     features: int  # what the model's head takes in
     clients: int  # how many there are
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes; refused where labels are something else."""
+        self.task.require_classes("sizes.classes")
+        return self.task.outputs
+
+    @property
+    def outputs(self) -> int:
+        """Return how many numbers a head gives for a sample, or for each of its places."""
+        return self.task.outputs
 
 
 class Parts:

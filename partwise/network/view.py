@@ -17,6 +17,7 @@ from partwise.errors import ConfigError, first_line, unknown
 from partwise.network.keyed import NO_DRAWS, Draws
 from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
+from partwise.tasks import Task
 
 Tensors = dict[str, Tensor]
 Tree: TypeAlias = "Tensor | Mapping[str, Tree] | tuple[Tree, ...] | list[Tree]"
@@ -24,15 +25,21 @@ Extras: TypeAlias = dict[str, Tree]  # what a method sends beside parts, by name
 
 
 class Batch(NamedTuple):
-    """A mini-batch. Rows may be padding: take means with `ce` and `mean`, or use `mask` where rows meet in pairs."""
+    """A mini-batch. Rows may be padding: take means with `loss` and `mean`, or use `mask` where rows meet in pairs."""
 
     x: Tensor  # (rows, ...) samples, as the network takes them
-    y: Tensor  # (rows,) their classes, from 0
+    y: Tensor  # (rows,) their classes, from 0; for other tasks (rows, ...), as the task says
     mask: Tensor  # (rows,) true for real samples
-    classes: int  # how many there are
+    task: Task  # what a label is
     draws: Draws = NO_DRAWS
     class_weights: Tensor | None = None  # (classes,) of `ce`; None: all count alike
     raw: Tensor | None = None  # (rows, ...) samples as the data set holds them, not normalised: in `describe` alone
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes; refused where labels are something else."""
+        self.task.require_classes("b.classes")
+        return self.task.outputs
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean of one number per row over the real rows."""
@@ -46,8 +53,21 @@ class Batch(NamedTuple):
             )
         return torch.where(self.mask, values, torch.zeros_like(values)).sum()
 
+    def loss(self, output: Tensor) -> Tensor:
+        """Return the task's loss of the network's output, the mean over all that is known in the mini-batch.
+
+        It is `ce` for classes, and squared error, sigmoid or softmax cross-entropy for other tasks.
+        """
+        return self.ce(output) if self.task.of_classes else self.task.loss(output, self.y, self.mask)
+
+    def bins(self) -> Tensor:
+        """Return (rows, bins) 1 at the bin of each real row: its class, or what its label counts as; padding is 0."""
+        bins = torch.arange(self.task.bins, device=self.y.device)
+        return (self.task.binned(self.y)[:, None] == bins) & self.mask[:, None]
+
     def ce(self, logits: Tensor) -> Tensor:
         """Return softmax cross-entropy, the mean over the mini-batch; weighted with `class_weights`, as in torch."""
+        self.task.require_classes("b.ce")
         if logits.dtype is torch.bfloat16:
             logits = logits.float()
         losses = F.cross_entropy(logits, self.y, reduction="none")
@@ -58,7 +78,8 @@ class Batch(NamedTuple):
 
     def one_hot(self) -> Tensor:
         """Return (rows, classes) 1 at each real row's class; padded rows are 0."""
-        return (self.y[:, None] == torch.arange(self.classes, device=self.y.device)) & self.mask[:, None]
+        self.task.require_classes("b.one_hot")
+        return self.bins()
 
     def random(self, shape: Iterable[int]) -> Tensor:
         """Return (shape) numbers between 0 and 1 from this client's own stream, new with every call, rows first."""
@@ -70,9 +91,9 @@ class Batch(NamedTuple):
 
 
 class ClassCounts(NamedTuple):
-    """How many samples of each class there are: a label histogram, which filters know by this type."""
+    """How many samples of each class or bin there are: a label histogram, which filters know by this type."""
 
-    counts: Tensor  # (classes,)
+    counts: Tensor  # (bins,)
 
 
 class ClassRows(NamedTuple):
@@ -297,11 +318,18 @@ class Me(NamedTuple):
 
     got: Received  # what came from the server in this round
     keep: Remembered  # a dict of the tensors that are remembered between rounds, to be read
-    counts: Tensor  # (classes,) training samples of each class
+    bins: Tensor  # (bins,) training samples of each class, or of each bin of other labels
+    task: Task  # what a label is
     samples: Tensor  # how many training samples
     steps: Tensor  # how many local steps this round has
     lr: Tensor  # the learning rate of this round
     draws: Draws = NO_DRAWS
+
+    @property
+    def counts(self) -> Tensor:
+        """Return (classes,) training samples of each class; refused where labels are something else."""
+        self.task.require_classes("me.counts")
+        return self.bins
 
     def random(self, shape: Iterable[int] = ()) -> Tensor:
         """Return (shape) numbers between 0 and 1 from this client's own stream, where there is no mini-batch."""

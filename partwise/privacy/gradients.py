@@ -29,7 +29,7 @@ class PrivateGradients:
         key, drawn = net.key, b.draws.key
 
         def alone(x: Tensor, y: Tensor, number: Tensor) -> tuple[Tensors, Tensor]:
-            own = Batch(x[None], y[None], torch.ones_like(y[None], dtype=torch.bool), b.classes)
+            own = Batch(x[None], y[None], torch.ones_like(number[None], dtype=torch.bool), b.task)
             own = own._replace(draws=Draws(drawn + ROW * number, b.draws.dtype))
             grads, (value, _) = net.with_key(key + ROW * number).grad_and_value(loss, own, me)
             norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()

@@ -1,16 +1,38 @@
 """The record of a round, a line of metrics.jsonl: participants, bytes and scores."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
-from partwise.records.metrics import FIELDS, OTHER_SCORES, Score
+from partwise.records.metrics import METRICS_OF, RANKING, Score
 from partwise.records.record import Json
 
 # Of a client's own model: after download; after local training; of a copy that was fine-tuned, alike for every method;
 # of one that was adapted in the method's own way; and of a client that joined after the last round
 MOMENTS = ("received", "trained", "adapted", "method_adapted", "joined")
-POOLED = {name: "acc_pooled" if name == "accuracy" else name for name in FIELDS}  # the names in files
-GLOBAL_FIELDS = {name: "g_test" if name == "accuracy" else f"g_{name}" for name in FIELDS}
-OVER_CLIENTS = {"mean": "acc_mean", "std": "acc_std", "worst": "acc_worst"}
+
+
+def pooled_key(metric: str) -> str:
+    """Return the name in files of a metric over the samples of all clients."""
+    return "acc_pooled" if metric == "accuracy" else metric
+
+
+def global_key(metric: str) -> str:
+    """Return the name in files of a metric of the global model."""
+    return "g_test" if metric == "accuracy" else f"g_{metric}"
+
+
+def keys_over_clients(task: str) -> dict[str, str]:
+    """Return the names in files of the numbers over clients, by field."""
+    prefix = "acc" if task == "classes" else RANKING[task]
+    return {name: f"{prefix}_{name}" for name in ("mean", "std", "worst")}
+
+
+def read_score(values: Json, key: Callable[[str], str]) -> Score | None:
+    """Return the score in a part of a file, whose metrics have these names; None where it has none."""
+    for task, names in METRICS_OF.items():
+        if any(key(name) in values for name in names):
+            return Score(None, task=task, **{name: values.get(key(name)) for name in names})
+    return None
 
 
 @dataclass(frozen=True)
@@ -19,10 +41,10 @@ class MomentScores:
 
     clients: int = 0
     pooled: Score | None = None  # over the samples of all; None where nobody was tested
-    mean: float | None = None  # of accuracy over clients, as are ...
+    mean: float | None = None  # over clients of what ranks, accuracy for classes, as are ...
     std: float | None = None  # ... its sample deviation
     worst: float | None = None  # ... and the mean of the worst tenth
-    nonfinite: int = 0  # samples whose logits were not finite: wrong answers
+    nonfinite: int = 0  # samples whose predictions were not finite: wrong answers
     diverged: list[int] | None = None  # clients whose adaptation diverged, where models were adapted
     round: int | None = None  # after which they were tested, where a round was chosen among all
 
@@ -35,23 +57,28 @@ class MomentScores:
         """Return the accuracy over the samples of all clients."""
         return self.value("accuracy")
 
+    @property
+    def ranking(self) -> float | None:
+        """Return the metric that ranks by default, over the samples of all clients."""
+        return None if self.pooled is None else self.pooled.ranking
+
     def as_json(self) -> Json:
         """Return the scores as a row of metrics.jsonl has them."""
         result: Json = {}
         if self.pooled is not None:
-            result |= {key: self.pooled.value(name) for name, key in POOLED.items() if name not in OTHER_SCORES}
-            result |= {key: getattr(self, name) for name, key in OVER_CLIENTS.items()}
-            result |= {POOLED[name]: self.pooled.value(name) for name in OTHER_SCORES}
+            first, *others = METRICS_OF[self.pooled.task]
+            result |= {pooled_key(first): self.pooled.value(first)}
+            result |= {key: getattr(self, name) for name, key in keys_over_clients(self.pooled.task).items()}
+            result |= {pooled_key(name): self.pooled.value(name) for name in others}
         result |= {"clients": self.clients} | ({} if self.pooled is None else {"nonfinite": self.nonfinite})
         return result | given(self, "diverged", "round")
 
     @classmethod
     def from_json(cls, values: Json) -> "MomentScores":
         """Read the scores at a moment or of the global model; older files lack some."""
-        tested = any(key in values for key in POOLED.values())
-        pooled = Score(None, **{name: values.get(key) for name, key in POOLED.items()}) if tested else None
+        pooled = read_score(values, pooled_key)
         own: Json = {name: values[name] for name in ("clients", "nonfinite", "diverged", "round") if name in values}
-        own |= {name: values.get(key) for name, key in OVER_CLIENTS.items()}
+        own |= {name: values.get(key) for name, key in keys_over_clients(pooled.task if pooled else "classes").items()}
         return cls(pooled=pooled, **own)
 
 
@@ -70,14 +97,14 @@ class GlobalScores:
 
     def as_json(self) -> Json:
         """Return the scores as a row of metrics.jsonl has them."""
-        result: Json = {key: self.everywhere.value(name) for name, key in GLOBAL_FIELDS.items()}
+        result: Json = {global_key(name): self.everywhere.value(name) for name in METRICS_OF[self.everywhere.task]}
         result |= {"g_nonfinite": self.nonfinite, "p_test": self.clients.as_json()}
         return result | given(self, "round")
 
     @classmethod
     def from_json(cls, values: Json) -> "GlobalScores":
         """Read the scores at a moment or of the global model; older files lack some."""
-        everywhere = Score(None, **{name: values.get(key) for name, key in GLOBAL_FIELDS.items()})
+        everywhere = read_score(values, global_key) or Score(None)
         clients = MomentScores.from_json(values.get("p_test", {}))
         return cls(everywhere, clients, values.get("g_nonfinite", 0), values.get("round"))
 

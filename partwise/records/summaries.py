@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from partwise.records.metrics import OTHER_SCORES, Score
+from partwise.records.metrics import METRICS_OF, RANKING, Score
 from partwise.records.record import Json
 from partwise.records.rounds import MOMENTS, NOBODY, GlobalScores, MomentScores, given
 
@@ -70,13 +70,14 @@ class RunSummary:
     metric: str = "accuracy"  # by which they are
     positive: str | None = None  # the class of F1 and AUROC, where there are two
     validation: float | None = None  # the metric on all validation samples after the last round, at `moment`
-    client_accuracy: list[float | None] = field(default_factory=list)  # (clients,) at `moment`
+    client_accuracy: list[float | None] = field(default_factory=list)  # (clients,) at `moment`: what ranks by default
     changed_at_end: bool = False  # the method's `end` changed the model
     held_out: list[str] = field(default_factory=list)  # clients that never trained
     epsilon: dict[str, float] | None = None  # spent, by what it protects
     moments: dict[str, Headline] = field(default_factory=dict)  # by MOMENTS
     global_model: GlobalHeadline | None = None
     chosen: MomentScores | None = None  # `received` on test data, after the round that is best on validation data
+    task: str = "classes"
 
     def last(self, moment: str) -> MomentScores:
         """Return the scores after the last evaluated round; empty ones where a moment was not tested."""
@@ -137,19 +138,20 @@ class ClientRecord:
     classes: int | None  # None where only the client knows
     rounds: int  # in which it took part
     scores: dict[str, Score] = field(default_factory=dict)  # by moment, and `global`: after the last round
-    best: dict[str, float] = field(default_factory=dict)  # likewise: its best accuracy
+    best: dict[str, float] = field(default_factory=dict)  # likewise: its best value of what ranks by default
+    task: str = "classes"
 
-    def accuracy(self, moment: str) -> float | None:
-        """Return its accuracy at a moment after the last round; None where it was not tested."""
-        return self.scores[moment].accuracy if moment in self.scores else None
+    def ranking(self, moment: str) -> float | None:
+        """Return what ranks by default, accuracy for classes, after the last round; None where it was not tested."""
+        return self.scores[moment].ranking if moment in self.scores else None
 
     def as_row(self) -> Json:
         """Return the row, with the same columns for every client."""
         row: Json = {name: getattr(self, name) for name in ABOUT_CLIENT}
         for moment in (*MOMENTS, "global"):
             score = self.scores.get(moment)
-            row[moment] = self.accuracy(moment)
-            row |= {f"{moment}_{name}": score and score.value(name) for name in OTHER_SCORES}
+            row[column_of(moment, RANKING[self.task])] = self.ranking(moment)
+            row |= {f"{moment}_{name}": score and score.value(name) for name in METRICS_OF[self.task][1:]}
             row[f"{moment}_best"] = self.best.get(moment)
         return row
 
@@ -157,10 +159,11 @@ class ClientRecord:
     def from_row(cls, row: Mapping[str, str]) -> "ClientRecord":
         """Read a row of clients.csv; older files lack some columns."""
         numbers = {key: float(text) for key, text in row.items() if text and key not in ABOUT_CLIENT}
+        task = next((task for task, first in RANKING.items() if column_of("received", first) in row), "classes")
         scores = {
-            moment: Score(None, numbers[moment], **{name: numbers.get(f"{moment}_{name}") for name in OTHER_SCORES})
+            moment: Score(None, task=task, **{name: numbers.get(column_of(moment, name)) for name in METRICS_OF[task]})
             for moment in (*MOMENTS, "global")
-            if moment in numbers
+            if column_of(moment, RANKING[task]) in numbers
         }
         best = {moment: numbers[f"{moment}_best"] for moment in scores if f"{moment}_best" in numbers}
         about: Json = {
@@ -168,10 +171,15 @@ class ClientRecord:
             for name in ABOUT_CLIENT
             for text in [row.get(name, "")]
         }
-        return cls(**about, scores=scores, best=best)
+        return cls(**about, scores=scores, best=best, task=task)
 
 
-ABOUT_CLIENT = [entry.name for entry in fields(ClientRecord) if entry.name not in ("scores", "best")]
+ABOUT_CLIENT = [entry.name for entry in fields(ClientRecord) if entry.name not in ("scores", "best", "task")]
+
+
+def column_of(moment: str, metric: str) -> str:
+    """Return the column of clients.csv that holds a metric at a moment."""
+    return moment if metric == "accuracy" else f"{moment}_{metric}"
 
 
 def read_clients(text: str) -> list[ClientRecord]:

@@ -5,6 +5,7 @@ does not have its form, is refused.
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -28,6 +29,7 @@ from partwise.records.messages import (
     Reply,
     Sent,
 )
+from partwise.records.metrics import FIELDS
 from partwise.records.record import AnyRecord, Json, fields_of, read_record
 from partwise.rounds.messages import Entered, Request, Updates
 from partwise.rounds.mixing import Copies
@@ -167,10 +169,13 @@ def is_mean(updates: Sent) -> bool:
 
 
 def is_score(numbers: Mapping[str, float | None]) -> bool:
-    """Return whether these are a number of samples, an accuracy, and other numbers between 0 and 1 or none."""
-    shares = [value for name, value in numbers.items() if name != "samples" and value is not None]
+    """Return whether these are a number of samples, and metrics: finite, shares between 0 and 1, or none."""
+    metrics = {name: value for name, value in numbers.items() if name != "samples"}
     whole = type(numbers["samples"]) is float and numbers["samples"].is_integer()
-    return whole and numbers["accuracy"] is not None and all(type(v) is float and 0 <= v <= 1 + 1e-9 for v in shares)
+    given = {name: value for name, value in metrics.items() if value is not None}
+    finite = all(type(value) is float and math.isfinite(value) for value in given.values())
+    shares = [value for name, value in given.items() if FIELDS[name].percent]
+    return whole and metrics.get("accuracy", 0) is not None and finite and all(0 <= v <= 1 + 1e-9 for v in shares)
 
 
 def is_size(number: int) -> bool:

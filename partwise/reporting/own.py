@@ -8,6 +8,7 @@ import numpy as np
 from partwise.data.readers import client_tables, tables
 from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable
 from partwise.data.readers.places import Root
+from partwise.data.readers.task_labels import NUMBERED
 from partwise.data.reading import Reading
 from partwise.data.sources import load, own_path
 from partwise.published import published
@@ -102,7 +103,7 @@ def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnF
     kind = "numbers" if kind in NUMBER_KINDS else "texts" if kind in TEXT_KINDS else kind
     whole = kind == "texts" or (kind == "numbers" and not (values.dropna().to_numpy(np.float64) % 1).any())
     could_be = []
-    if whole and not empty and 2 <= different <= tables.NUMBERED and name != divided_by:
+    if whole and not empty and 2 <= different <= NUMBERED and name != divided_by:
         could_be.append("label")
     if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS_PER_CLIENT and divided_by in (None, name):
         could_be.append("clients")

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from partwise.records.metrics import FIELDS, RANKING
 from partwise.records.names import model_at
 from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.runs import simulation
@@ -114,9 +115,11 @@ def progress_lines(label: str, rounds: int, metric: str) -> simulation.Progress:
 
 
 def metric_text(scores: MomentScores, metric: str) -> str:
-    """Return a metric in percent, with its name where it is not accuracy."""
-    value = scores.value(metric)
-    text = "-" if value is None else f"{100 * value:.2f} %"
+    """Return a metric, with its name where it is not accuracy; for other tasks their own stands for accuracy."""
+    if scores.pooled is not None and FIELDS[metric].task != scores.pooled.task:
+        metric = RANKING[scores.pooled.task]
+    value, percent = scores.value(metric), FIELDS[metric].percent
+    text = "-" if value is None else f"{100 * value:.2f} %" if percent else f"{value:.4g}"
     return text if metric == "accuracy" else f"{text} {metric}"
 
 

@@ -142,7 +142,7 @@ class RunFiles:
         if self.summary is not None and not self.compared:
             return self.summary
         if self.summary is not None:  # validation was measured at the run's own moment
-            accuracies = [record.accuracy(self.moment) for record in self.clients]
+            accuracies = [record.ranking(self.moment) for record in self.clients]
             return replace(
                 self.summary, client_accuracy=accuracies, validation=None, moment=self.moment, metric=self.metric
             )
@@ -184,7 +184,7 @@ class RunFiles:
     @property
     def client_accuracies(self) -> list[tuple[float, str]]:
         """Return accuracy and name of the clients that were tested at the moment that is compared, ascending."""
-        found = ((own.accuracy(self.moment), own.name) for own in self.clients)
+        found = ((own.ranking(self.moment), own.name) for own in self.clients)
         return sorted((value, name) for value, name in found if value is not None)
 
     @property

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.errors import printable
-from partwise.records.metrics import TITLES, metrics_legend
+from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, TITLES, metrics_legend
 from partwise.records.names import LM, WHICH_MODEL, model_at, proper
 from partwise.records.rounds import NOBODY, MomentScores
 from partwise.records.summaries import RunSummary
@@ -153,6 +153,20 @@ def percent(fraction: float | None, deviation: float | None = None) -> str:
     return f"{100 * fraction:.2f}" if deviation is None else f"{100 * fraction:.2f} ± {100 * deviation:.2f}"
 
 
+def measured(value: float | None, metric: str, deviation: float | None = None) -> str:
+    """Return the value of a metric: a share in percent, another number with four digits; a dash where there is none."""
+    if FIELDS[metric].percent:
+        return percent(value, deviation)
+    if value is None:
+        return NOTHING
+    return f"{value:.4g}" if deviation is None else f"{value:.4g} ± {deviation:.2g}"
+
+
+def in_unit(metric: str) -> str:
+    """Return the title of a metric with its unit."""
+    return f"{TITLES[metric]} in %" if FIELDS[metric].percent else TITLES[metric]
+
+
 def problem_line(summary: RunSummary) -> str:
     """Return the problem that a run was about."""
     return f"{summary.data}, {summary.clients} clients, {summary.partition}"
@@ -177,7 +191,8 @@ def megabytes(run: RunSummary | Standing) -> str:
 def one_run(summary: RunSummary) -> Cells:
     """Return last and best of every moment of a run, side by side."""
     metric, server = summary.metric, summary.global_model
-    others = [TITLES[name].removesuffix(" accuracy") for name in TITLES if name != metric]
+    names = METRICS_OF[summary.task]
+    others = [TITLES[name].removesuffix(" accuracy") for name in names if name != metric]
     rows, remarks, tested = [], held_out(summary), []
     if summary.rounds > (restored := summary.restored or summary.rounds):
         remarks.append(f"the run went back to round {restored}, the best on validation data: last shows that round")
@@ -202,12 +217,19 @@ def one_run(summary: RunSummary) -> Cells:
     legend = [
         WHICH_MODEL if server is not None else LM,
         explain_moments(tested),
-        "last, best: after the last round, in the best on test data; mean, std: accuracy over clients; "
-        f"{metrics_legend(TITLES, summary.positive)}",
+        "last, best: after the last round, in the best on test data; mean, std: "
+        f"{TITLES[RANKING[summary.task]]} over clients; {metrics_legend(names, summary.positive)}",
     ]
     titles = ["last", "best", "at round", "mean", "std", *others, "clients"]
     title = f"{proper(summary.method)}: {problem_line(summary)}, {summary.rounds} rounds, seed {summary.seed}"
-    return Cells(title, [f"{TITLES[metric]} in %", *titles], rows, [*filter(None, legend), *remarks])
+    return Cells(title, [in_unit(metric), *titles], rows, [*filter(None, legend), *remarks])
+
+
+def metric_in(column: str, metric: str, ranking: str) -> str:
+    """Return the metric whose values a column of the leaderboard holds; a share's where it is no metric's."""
+    if column == "worse":
+        return "accuracy"
+    return column if column in FIELDS else ranking if column in ("acc_mean", "acc_std") else metric
 
 
 def explain_moments(names: Sequence[str]) -> str:
@@ -230,11 +252,12 @@ def not_finite(summary: RunSummary) -> dict[str, str]:
 
 def scores_row(name: str, last: MomentScores, best: MomentScores, metric: str) -> list[str]:
     """Return the row of a moment in the table of one run."""
-    others = [last.value(other) for other in TITLES if other != metric]
+    names = METRICS_OF[FIELDS[metric].task]
     at = str(best.round) if best.value(metric) is not None else NOTHING
-    beside = [percent(value) for value in (last.mean, last.std, *others)]
+    beside = [measured(value, names[0]) for value in (last.mean, last.std)]
+    beside += [measured(last.value(other), other) for other in names if other != metric]
     clients = NOTHING if last is NOBODY else str(last.clients)
-    return [name, percent(last.value(metric)), percent(best.value(metric)), at, *beside, clients]
+    return [name, measured(last.value(metric), metric), measured(best.value(metric), metric), at, *beside, clients]
 
 
 def leaderboard(
@@ -260,8 +283,9 @@ def leaderboard(
             columns[other] = model_at(other)
             tested.append(other)
     remarks += held_out(example)
-    if metric != "accuracy":
-        columns |= {"accuracy": "accuracy"}
+    ranking = RANKING[example.task]
+    if metric != ranking:
+        columns |= {ranking: TITLES[ranking]}
     if example.positive is not None and metric != "auroc":
         columns |= {"auroc": "AUROC"}
     columns |= {"acc_mean": "mean", "acc_std": "std"}
@@ -276,10 +300,11 @@ def leaderboard(
     explained = metrics_legend({metric, *columns} & TITLES.keys(), example.positive)
     legend = [
         WHICH_MODEL,
-        f"last, best: {TITLES[metric]} of {model_at(moment)} in %, after the last round and in the best"
+        f"last, best: {TITLES[metric]} of {model_at(moment)}{' in %' * FIELDS[metric].percent}, after the last round "
+        "and in the best"
         + ("; ±: std over seeds" if any(own.seeds > 1 for own in standings) else "")
-        + "; mean, std: accuracy over clients"
-        + ("; worse: % of clients less accurate than Local" if "worse" in columns else "")
+        + f"; mean, std: {TITLES[ranking]} over clients"
+        + ("; worse: % of clients that do worse than with Local" if "worse" in columns else "")
         + (f"; {explained}" if explained else ""),
         f"{explain_moments(tested)}; MB: per participant and round; s: seconds per run",
     ]
@@ -288,12 +313,13 @@ def leaderboard(
     lines = []
     for own, row in zip(standings, rows, strict=True):
         cells = [proper(own.method) + FEWER * (own.seeds < seeds), *(f"{row[name]:g}" for name in counted)]
-        cells += [percent(row[name], row[f"{name}_std"]) for name in ranked]
-        cells += [percent(row[name]) for name in columns]
+        cells += [measured(row[name], metric, row[f"{name}_std"]) for name in ranked]
+        cells += [measured(row[name], metric_in(name, metric, ranking)) for name in columns]
         lines.append([*cells, megabytes(own), f"{own.seconds:.1f}"])
     header = ["method", *counted, *ranked, *columns.values(), "MB", "s"]
-    by = "" if metric == "accuracy" else f" by {TITLES[metric]}"
+    by = "" if metric == ranking else f" by {TITLES[metric]}"
     of = "" if len(lengths) > 1 else f", {example.rounds} rounds"
-    higher = [name for name in header if name not in ("method", *counted, "std", "worse", "MB", "s")]
+    judged = {columns.get(name, name): metric_in(name, metric, ranking) for name in (*ranked, *columns)}
+    higher = [title for title, own in judged.items() if title not in ("std", "worse") and not FIELDS[own].lower]
     title = f"Leaderboard{by}: {problem_line(example)}{of}, {model_at(moment)}"
     return Cells(title, header, lines, [*legend, *remarks], differences, higher)

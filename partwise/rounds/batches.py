@@ -193,7 +193,7 @@ class Drawing:
         self.program, self.federation, self.augmentation = program, federation, augmentation  # of training images
         self.seed = seed
         self.range_seed = range_seed  # of the ranges that phases take of samples: the same whatever noise is drawn from
-        self.labels = federation.source.y.cpu().numpy()  # on the host, where mini-batches are drawn
+        self.labels = federation.source.bins.cpu().numpy()  # on the host, where mini-batches are drawn
         self.train = [index.numpy() for index in federation.train]
         self.tuned_on = [index.numpy() for index in federation.brought] or self.train
         self.adapt_phases = adaptation(program.method, program.parts)

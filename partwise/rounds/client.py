@@ -26,6 +26,7 @@ from partwise.rounds.augment import Augmentation, augmented
 from partwise.rounds.batches import JobBatches, PhaseBatches, Recipe
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common, OptimizerState, Outcome, Trained
+from partwise.tasks import Task
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
@@ -40,7 +41,7 @@ class ClientProgram:
     method: Method
     parts: Parts
     scope: LayerScope
-    classes: int
+    task: Task  # what a label is
     centre: Tensor  # samples are normalised as (x - centre) / scale
     scale: Tensor
     dtype: torch.dtype
@@ -182,25 +183,26 @@ class ClientProgram:
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, described)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
-        """Return (rows, classes) logits of the client's own model."""
+        """Return the output of the client's own model, (rows, ...): logits or numbers, as the task says."""
         (b,) = self.batches(rows, common.x, common.y)
         net, me = self.view(client, common, b.mask, purpose=rows.key + PREDICT)
-        return self.logits(how(net, b.x, me), b, how)
+        return self.output(how(net, b.x, me), b, how)
 
     def predict_global(self, tensors: Tensors, rows: BatchRows, x: Tensor, y: Tensor) -> Tensor:
-        """Return (rows, classes) logits of the global model on samples of a data set."""
+        """Return the output of the global model on samples of a data set, (rows, ...)."""
         (b,) = self.batches(rows, x, y)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
-        return self.logits(self.method.predict_global(net, b.x), b, self.method.predict_global)
+        return self.output(self.method.predict_global(net, b.x), b, self.method.predict_global)
 
     # ---- what they see
 
-    def logits(self, made: Tensor, b: Batch, how: Callable) -> Tensor:
-        """Check that a prediction is (rows, classes) logits, and return it in the run's precision."""
-        if not isinstance(made, Tensor) or made.shape != (len(b.y), self.classes):
+    def output(self, made: Tensor, b: Batch, how: Callable) -> Tensor:
+        """Check the shape of a prediction, and return it in the run's precision."""
+        wanted = (len(b.y), *self.task.output_shape(b.y.shape[1:]))
+        if not isinstance(made, Tensor) or made.shape != wanted:
             given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise ConfigError(
-                f"{first_line(how)}predictions must be logits of the shape {(len(b.y), self.classes)}, not {given}"
+                f"{first_line(how)}predictions must be {self.task.output_word} of the shape {wanted}, not {given}"
             )
         return made.to(self.dtype)
 
@@ -233,6 +235,7 @@ class ClientProgram:
             Received(got, set(received), extras),
             Remembered(client.keep),
             client.counts,
+            self.task,
             client.samples,
             client.steps,
             common.round.rate * self.method.lr,
@@ -251,7 +254,8 @@ class ClientProgram:
             x = (x.to(self.dtype) - self.centre) / self.scale
             if self.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
-            result.append(Batch(x, labels[index], mask, self.classes))
+            y = labels[index]
+            result.append(Batch(x, y.to(self.dtype) if y.is_floating_point() else y, mask, self.task))
         return tuple(result)
 
     def drawing(self, batches: tuple[Batch, ...], key: Tensor, client: ClientState) -> tuple[Batch, ...]:
@@ -311,7 +315,7 @@ class Caller(Protocol):
         """Return the mini-batches of a report, step by step."""
 
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
-        """Return the logits of each client, (samples, classes)."""
+        """Return the output of each client's model, (samples, ...)."""
 
 
 class OneClient:
@@ -343,7 +347,7 @@ class OneClient:
         return own.rows(device)
 
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
-        """Return the only client's logits, (samples, classes)."""
+        """Return the output of the only client's model, (samples, ...)."""
         one = only_client(client)
         logits = [predict(one, rows, common) for rows in self.rows(batches, common.x.device)]
         return [torch.cat(logits) if logits else torch.zeros(0)]

@@ -31,7 +31,7 @@ class ClientState(NamedTuple):
     got: Tensors  # what it received beside its own tensors, by full name, where clients received different things
     extras: Extras  # the extras that are its own
     keep: Tensors  # what it remembers, by the method's names
-    counts: Tensor  # (classes,) training samples of each class
+    counts: Tensor  # (bins,) training samples of each class, or of each bin of other labels
     samples: Tensor  # () training samples
     steps: Tensor  # () of this job
     key: Tensor  # () names the job, for what its method draws outside of steps
@@ -64,7 +64,7 @@ class Common(NamedTuple):
     """What all clients have in common."""
 
     x: Tensor  # (samples, ...) the data set, as it is stored
-    y: Tensor  # (samples,)
+    y: Tensor  # (samples, ...) their labels
     round: RoundInputs
 
 
@@ -83,4 +83,4 @@ class Outcome(NamedTuple):
     trained: Trained
     keep: Tensors
     extras: Extras  # what `finish` and `report` return
-    logits: list[Tensor]  # of each client (samples, classes), where it predicts
+    logits: list[Tensor]  # of each client (samples, ...), what its model gives, where it predicts

@@ -28,6 +28,7 @@ from partwise.runs.config import Config
 from partwise.runs.metrics import History, Scores, measure_all, over_clients
 from partwise.runs.observers import Seen
 from partwise.streams import stream
+from partwise.tasks import Task
 
 GLOBAL_MODEL = "global"  # beside the moments, what is scored
 
@@ -91,7 +92,7 @@ class Evaluation:
             own = {client: logits for client, logits in trained.items() if client in tested}
             seen.note_logits("trained", own)
             judged["trained"] = self.sets("trained", own)
-        scores = measured(judged)
+        scores = measured(judged, self.program.task)
         if GLOBAL_MODEL in scores:
             seen.update(global_model=self.global_scores(*scores.pop(GLOBAL_MODEL)))
         for moment, each in scores.items():
@@ -117,7 +118,7 @@ class Evaluation:
 
     def scores_at(self, moment: str, answers: Updates) -> list[Scores]:
         """Return the scores of what clients answered: on test samples, and on validation samples where they count."""
-        return measured({moment: self.sets(moment, answers.logits)})[moment]
+        return measured({moment: self.sets(moment, answers.logits)}, self.program.task)[moment]
 
     def check_adapted(self, answers: Updates) -> None:
         """Stop where too few adapted copies can be used, as in training."""
@@ -144,11 +145,11 @@ class Evaluation:
             own[len(tests[client]) :] if validation else own[: len(tests[client])] for client, own in logits.items()
         ]
         samples = torch.cat([sets[client] for client in clients]) if clients else torch.arange(0)
-        answers = torch.cat(rows) if rows else torch.zeros(0, self.program.classes, device=self.engine.device)
+        answers = torch.cat(rows) if rows else torch.zeros(0, device=self.engine.device)
         return Judged(answers, self.labels(samples), clients, [len(sets[client]) for client in clients])
 
     def labels(self, samples: Tensor) -> Tensor:
-        """Return (samples,) their classes, on the device."""
+        """Return (samples, ...) their labels, on the device."""
         return self.engine.y[on_device(samples, self.engine.device)]
 
     # ---- the global model
@@ -223,9 +224,9 @@ class Evaluation:
         return GlobalScores(everywhere.together, self.history.note(GLOBAL_MODEL, local), everywhere.nonfinite)
 
 
-def measured(judged: Mapping[str, Sequence[Judged]]) -> dict[str, list[Scores]]:
+def measured(judged: Mapping[str, Sequence[Judged]], task: Task) -> dict[str, list[Scores]]:
     """Return the scores of everything that is judged, by the same names; all are measured at once."""
-    scores = iter(measure_all([one for each in judged.values() for one in each]))
+    scores = iter(measure_all([one for each in judged.values() for one in each], task))
     return {name: [next(scores) for _ in each] for name, each in judged.items()}
 
 

@@ -7,11 +7,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from partwise.engines.scores import Judged, count
-from partwise.records.metrics import FIELDS, Score
+from partwise.engines.scores import Judged
+from partwise.engines.task_scores import count_answers
+from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, Score, best
 from partwise.records.record import Json, Record
 from partwise.records.rounds import MOMENTS, MomentScores, RoundRecord
 from partwise.records.summaries import GlobalHeadline, Headline
+from partwise.tasks import Task
 
 T = TypeVar("T")
 
@@ -22,19 +24,22 @@ class Scores:
 
     each: dict[int, Score]
     together: Score | None  # None where nobody has a sample
-    nonfinite: int = 0  # samples that got logits which are not finite: wrong answers, in every way
+    nonfinite: int = 0  # samples that got predictions which are not finite: wrong answers, in every way
 
 
-def measure_all(judged: Sequence[Judged]) -> list[Scores]:
+def measure_all(judged: Sequence[Judged], task: Task) -> list[Scores]:
     """Score several moments, with one copy from the device to the host. A client without samples has no score."""
     answered = [one for one in judged if len(one.labels)]
     if not answered:
         return [Scores({}, None) for _ in judged]
-    counts = count(answered)
-    columns = [counts.total, counts.nonfinite, *(entry.compute(counts) for entry in FIELDS.values())]
+    counts, names = count_answers(answered, task), METRICS_OF[task.kind]
+    columns = [counts.total, counts.nonfinite, *(FIELDS[name].compute(counts) for name in names)]
     table = torch.stack(columns, 1).tolist()  # the copy
     rows: list[list[Any]] = [[None if math.isnan(value) else value for value in row] for row in table]
-    scores = [(Score(int(total), *values), int(nonfinite)) for total, nonfinite, *values in rows]
+    scores = [
+        (Score(int(total), task=task.kind, **dict(zip(names, values, strict=True))), int(nonfinite))
+        for total, nonfinite, *values in rows
+    ]
     each, together, result = iter(scores), iter(scores[-len(answered) :]), []
     for one in judged:
         own = {client: next(each)[0] for client, size in zip(one.clients, one.sizes, strict=True) if size}
@@ -46,20 +51,25 @@ def over_clients(scores: Scores) -> MomentScores:
     """Return the scores of many clients in a few numbers."""
     if scores.together is None:
         return MomentScores()
-    every = torch.tensor([value.accuracy for value in scores.each.values()], dtype=torch.float64)
+    sign = FIELDS[RANKING[scores.together.task]].sign
+    known = [value.ranking for value in scores.each.values() if value.ranking is not None]
+    every = torch.tensor(known, dtype=torch.float64)
     return MomentScores(
-        len(every),
+        len(scores.each),
         scores.together,
-        float(every.mean()),
-        float(every.std()) if len(every) > 1 else 0.0,
-        float(every.sort().values[: math.ceil(len(every) / 10)].mean()),
+        float(every.mean()) if known else None,
+        float(every.std()) if len(known) > 1 else 0.0,
+        sign * float((sign * every).sort().values[: math.ceil(len(every) / 10)].mean()) if known else None,
         scores.nonfinite,
     )
 
 
-def worse_off(own: Sequence[float | None], reference: Sequence[float | None]) -> float | None:
-    """Return the share of clients below their reference accuracy; None if no client has both."""
-    worse = [a < b for a, b in zip(own, reference, strict=False) if a is not None and b is not None]
+def worse_off(own: Sequence[float | None], reference: Sequence[float | None], sign: int = 1) -> float | None:
+    """Return the share of clients that are worse than their reference; None if no client has both.
+
+    `sign` is that of the metric: -1 where lower is better.
+    """
+    worse = [sign * a < sign * b for a, b in zip(own, reference, strict=False) if a is not None and b is not None]
     return sum(worse) / len(worse) if worse else None
 
 
@@ -85,7 +95,7 @@ class History:
     metric: str = "accuracy"  # what chooses rounds: one of CHOOSING
     rounds: list[RoundRecord] = field(default_factory=list)
     scores: dict[str, dict[int, Score]] = field(default_factory=dict)  # moment -> client -> its newest score
-    best: dict[str, dict[int, float]] = field(default_factory=dict)  # moment -> client -> its best accuracy
+    best: dict[str, dict[int, float]] = field(default_factory=dict)  # moment -> client -> its best value of what ranks
 
     @property
     def rows(self) -> list[Json]:
@@ -96,8 +106,9 @@ class History:
         """Take in the scores of one moment of one round, and return them in a few numbers."""
         for client, score in scores.each.items():
             self.scores.setdefault(moment, {})[client] = score
-            best = self.best.setdefault(moment, {})
-            best[client] = max(best.get(client, -math.inf), score.accuracy or 0.0)
+            own = self.best.setdefault(moment, {})
+            reached = best([own.get(client), score.ranking], RANKING[score.task])
+            own[client] = 0.0 if reached is None else reached
         return over_clients(scores)
 
     def state(self) -> HistoryState:
@@ -116,10 +127,12 @@ class History:
         for moment in MOMENTS:
             tested = [scores_of(each, moment) for each in self.rounds if each.at(moment).pooled is not None]
             if tested:
-                best = highest(tested, [scores.value(self.metric) for scores in tested])
-                best_mean = highest(tested, [scores.mean for scores in tested])
+                ranking = RANKING[tested[-1].pooled.task]  # type: ignore[union-attr]
+                best_round = best_of(tested, [scores.value(self.metric) for scores in tested], self.metric)
+                best_mean = best_of(tested, [scores.mean for scores in tested], ranking)
                 each = self.best.get(moment, {}).values()  # unknown where only the rounds were read from a file
-                result[moment] = Headline(best, best_mean, tested[-1], math.fsum(each) / len(each) if each else None)
+                own_bests = math.fsum(each) / len(each) if each else None
+                result[moment] = Headline(best_round, best_mean, tested[-1], own_bests)
         return result
 
     def global_headline(self) -> GlobalHeadline | None:
@@ -127,19 +140,22 @@ class History:
         tested = [replace(each.global_model, round=each.round) for each in self.rounds if each.global_model]
         if not tested:
             return None
-        return GlobalHeadline(highest(tested, [scores.value(self.metric) for scores in tested]), tested[-1])
+        return GlobalHeadline(
+            best_of(tested, [scores.value(self.metric) for scores in tested], self.metric), tested[-1]
+        )
 
     def chosen(self) -> MomentScores | None:
         """Return `received` on test data after the round that validation data alone choose; None without such data."""
         values = [validation_value(each, "received", self.metric) for each in self.rounds]
         if all(value is None for value in values):
             return None
-        return scores_of(highest(self.rounds, values), "received")
+        return scores_of(best_of(self.rounds, values, self.metric), "received")
 
 
-def highest(items: Sequence[T], values: Sequence[float | None]) -> T:
-    """Return the first of the items with the highest value; items without a value come last."""
-    order = [-math.inf if value is None else value for value in values]
+def best_of(items: Sequence[T], values: Sequence[float | None], metric: str) -> T:
+    """Return the first of the items with the best value of a metric; items without a value come last."""
+    sign = FIELDS[metric].sign
+    order = [-math.inf if value is None else sign * value for value in values]
     return items[order.index(max(order))]
 
 

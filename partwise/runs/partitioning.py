@@ -89,6 +89,7 @@ def reading(settings: Data) -> Reading:
         download=settings.download,
         image_size=settings.image_size,
         label=settings.label,
+        task=settings.task,
         drop=tuple(name.strip() for name in settings.drop.split(",")) if settings.drop else (),
         column=rule.removeprefix("column:") if rule.startswith("column:") else None,
         missing=settings.missing,

@@ -17,8 +17,9 @@ from partwise.errors import ConfigError, DataError, blamed, called, located, sho
 from partwise.method import Method
 from partwise.network import models
 from partwise.network.layers import LayerScope
-from partwise.network.parts import Network, Parts, Task, make_network
+from partwise.network.parts import Network, Parts, Sizes, make_network
 from partwise.network.view import Net, Tensors
+from partwise.records.metrics import METRICS_OF
 from partwise.rounds.acceptance import Outliers
 from partwise.rounds.augment import check_shape, parse_augmentation
 from partwise.rounds.batches import number_of_steps
@@ -78,6 +79,7 @@ def build_simulation(
     if beside is not None and whole and not (fill and beside.federation.source.standardise):
         data = beside.federation.source
     federation = partitioned(config, data)
+    config = for_task(config, federation.source)
     held_out = drawn_out(config, federation)
     if federation.holds == "all":  # else all nodes have agreed on it
         few, rare = config.privacy.min_train_samples, config.privacy.min_class_count
@@ -126,7 +128,12 @@ def build_simulation(
         server.ledger.count_samples(source.x, len(here.train[0]))
     empty = [client for client, own in enumerate(federation.train) if not len(own)]
     threads, why = choose_threads(config.run, engine, probed) if before is None else (before.threads, "")
-    notes = [note, *filter(None, [why, partitioned_again(config.data, source)]), *config.notes, *parts.notes]
+    notes = [
+        note,
+        *filter(None, [why, partitioned_again(config.data, source), source.task_note]),
+        *config.notes,
+        *parts.notes,
+    ]
     averaged = [name for plan in resolved for name in plan.names(lambda share: share.upload and share.sent)]
     if safeguards.robust is not None and not averaged:
         notes.append(f"robust = {safeguards.robust} has no effect, because the method averages no part")
@@ -135,6 +142,23 @@ def build_simulation(
     rows_meet = bool(mixes_rows(prepared, scope, probed))
     evaluates = Evaluation if nodes is None else nodes.evaluates
     return Simulation(config, federation, server, engine, notes, threads, rows_meet, held_out, evaluates)
+
+
+def for_task(config: Config, source: Source) -> Config:
+    """Return the settings with a metric of the task: its own in place of accuracy; refuse settings of another task."""
+    task, method = source.task, config.method
+    names, metric = METRICS_OF[task.kind], config.run.metric
+    if config.data.task not in ("auto", task.kind):
+        raise DataError(f"task = {config.data.task}, but the labels of '{source.name}' are {task.kind}")
+    if not task.of_classes:
+        balanced = [name for name in ("class_weights", "sampling") if getattr(method, name) == "balanced"]
+        if balanced:
+            raise ConfigError(f"{balanced[0]} = balanced needs one class a sample, but the task is {task.kind}")
+    if metric in names:
+        return config
+    if metric != "accuracy":
+        raise ConfigError(f"metric = {metric} is not one of task {task.kind}: {', '.join(names)}")
+    return replace(config, run=replace(config.run, metric=names[0]))
 
 
 def drawn_out(config: Config, federation: Federation) -> list[int]:
@@ -159,8 +183,8 @@ def programmed(
     method, shape = config.method, tuple(source.x.shape[1:])
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = LayerScope()
-    task = Task(source.classes, shape, check_and_measure(parts, probed, source.classes), clients)
-    prepared = method.build(parts, task).prepared(scope)
+    sizes = Sizes(source.task, shape, check_and_measure(parts, probed, source.task, source.y.shape[1:]), clients)
+    prepared = method.build(parts, sizes).prepared(scope)
     for module in prepared.modules.values():
         module.to(device, dtype)
     if prepared.batch_norm and method.batch == 1:
@@ -169,7 +193,7 @@ def programmed(
     channels = (-1, *[1] * (len(shape) - 1))
     centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
-    return ClientProgram(method, prepared, scope, source.classes, centre, scale, dtype, compute), resolved
+    return ClientProgram(method, prepared, scope, source.task, centre, scale, dtype, compute), resolved
 
 
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
@@ -239,7 +263,7 @@ def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
 
 def draw(config: Config, source: Source, own: Network | None, probed: Tensor) -> Parts:
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
-    settings, shape = config.model, tuple(source.x.shape[1:])
+    settings, shape, task, label = config.model, tuple(source.x.shape[1:]), source.task, source.y.shape[1:]
     generators = states()
     network = None if own is None else make_network(own, config.run.seed)
     if states() != generators:
@@ -249,7 +273,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
-        parts = models.build(network_name(config, source), shape, source.classes, settings.batch_norm, settings.dropout)
+        parts = models.build(network_name(config, source), shape, task.outputs, settings.batch_norm, settings.dropout)
         parts = parts.initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")
@@ -257,10 +281,10 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
         check_network(network)
         parts = (network.duplicate() if isinstance(network, Parts) else Parts(network)).seeded(config.run.seed)
     if settings.projector:
-        parts = parts.append("body", "projector", models.projector(check_and_measure(parts, probed, source.classes)))
+        parts = parts.append("body", "projector", models.projector(check_and_measure(parts, probed, task, label)))
     if settings.weights is not None:
         # A network of one's own is compared with its parts while it has its values.
-        check_and_measure(parts, probed, source.classes)
+        check_and_measure(parts, probed, task, label)
         parts = models.with_weights(parts, settings.weights)
     return parts
 

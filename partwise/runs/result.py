@@ -14,6 +14,7 @@ from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
 from partwise.network.view import Extras, Me, Net, PerClient, Received, Remembered, Tensors
+from partwise.records.metrics import FIELDS, RANKING
 from partwise.records.record import Json
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import ClientRecord, RunSummary
@@ -51,7 +52,7 @@ class PersonalModel(nn.Module):
         self.sent, self.lr, self.stage = set(plan.down), lr, plan.number
         how = plan.predict
         self.how, self.scope, self.dtype, self.compute = how, program.scope, program.dtype, program.compute
-        self.parts = program.parts.duplicate()
+        self.task, self.parts = program.task, program.parts.duplicate()
         self.network = nn.ModuleDict(self.parts.modules).cpu()  # so that parameters(), state_dict() and to() see them
         with torch.no_grad():
             for name, value in self.own.items():
@@ -100,7 +101,8 @@ class PersonalModel(nn.Module):
         zero = torch.zeros((), dtype=self.dtype, device=x.device)
         draws = Draws(torch.tensor(self.key + PREDICT + MINE, device=x.device), self.dtype)
         lr = torch.full_like(zero, self.lr)
-        me = Me(Received(got, self.sent, extras), Remembered(keep), self.counts, self.counts.sum(), zero, lr, draws)
+        task, samples = self.task, self.counts.sum()
+        me = Me(Received(got, self.sent, extras), Remembered(keep), self.counts, task, samples, zero, lr, draws)
         return self.how(net, x, me if asked is None else Watched(me, asked)).to(self.dtype)
 
 
@@ -226,7 +228,7 @@ class Result:
             last.restored,
             config.run.moment,
             config.run.metric,
-            (source.class_names or "01")[1] if source.classes == 2 else None,
+            (source.class_names or "01")[1] if source.task.of_classes and source.classes == 2 else None,
             validation_value(last, config.run.moment, config.run.metric),
             self.judged,
             last.changed_at_end,
@@ -235,6 +237,7 @@ class Result:
             history.headlines(),
             history.global_headline(),
             history.chosen(),
+            source.task.kind,
         )
 
     @property
@@ -254,6 +257,7 @@ class Result:
                 rounds[client],
                 {moment: scores[client] for moment, scores in history.scores.items() if client in scores},
                 {moment: best[client] for moment, best in history.best.items() if client in best},
+                self.federation.source.task.kind,
             )
             for client in range(federation.clients)
         ]
@@ -265,18 +269,19 @@ class Result:
 
     @property
     def judged(self) -> list[float | None]:
-        """Return each client's accuracy at the moment that compares methods."""
+        """Return each client's accuracy at the moment that compares methods; of other tasks what ranks by default."""
         scores = self.simulation.history.scores.get(self.config.run.moment, {})
-        return [scores[k].accuracy if k in scores else None for k in range(self.federation.clients)]
+        return [scores[k].ranking if k in scores else None for k in range(self.federation.clients)]
 
     def worse_off(self, reference: "Result") -> float:
-        """Return the share of clients tested in both runs with lower accuracy here than in `reference`."""
+        """Return the share of clients tested in both runs that do worse here than in `reference`."""
         ours, theirs = self.federation.test, reference.federation.test
         if len(ours) != len(theirs) or not all(map(torch.equal, ours, theirs)):
             raise DataError(
                 "the two runs did not test the same clients on the same samples, so they cannot be compared"
             )
-        share = worse_off(self.judged, reference.judged)
+        sign = FIELDS[RANKING[self.federation.source.task.kind]].sign
+        share = worse_off(self.judged, reference.judged, sign)
         if share is None:
             raise DataError("no client was tested in both runs: there is nothing to compare")
         return share

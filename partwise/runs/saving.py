@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from partwise.data import CATALOGUE, Federation
+from partwise.data import CATALOGUE, Federation, Source
 from partwise.data.transforms import ImageTransform, TableTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
@@ -99,7 +99,7 @@ def global_model(simulation: Simulation) -> PersonalModel | None:
         return None
     tensors = {name: value.detach().cpu() for name, value in simulation.evaluation.global_tensors().items()}
     plan = of_global(simulation.server.plan, method)
-    return PersonalModel(program, plan, tensors, {}, torch.zeros(program.classes, dtype=program.dtype), 0.0, 0)
+    return PersonalModel(program, plan, tensors, {}, torch.zeros(program.task.bins, dtype=program.dtype), 0.0, 0)
 
 
 def of_global(plan: Plan, method: Method) -> Plan:
@@ -210,6 +210,11 @@ def predicts_plainly(simulation: Simulation) -> bool:
     return getattr(plan.predict, "__func__", None) is Method.predict
 
 
+def label_columns(data: Data, source: Source) -> Sequence[str]:
+    """Return the columns of a table that hold its labels."""
+    return [data.label] if source.task.of_classes else source.task.names
+
+
 def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> TableInput | ImageInput | ArrayInput:
     """Return what the models take: the transform of the run's samples, and what else is accepted by its settings."""
     source, shape = federation.source, list(federation.source.x.shape[1:])
@@ -220,7 +225,7 @@ def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> Table
             shape=shape,
             features=list(transform.features),
             columns=list(transform.columns),
-            beside=list(dict.fromkeys([data.label, *dropped, *source.columns, *beside])),
+            beside=list(dict.fromkeys([*label_columns(data, source), *dropped, *source.columns, *beside])),
             missing=data.missing,
             nonfinite=data.allow_nonfinite_data,
             other_texts="zeros" if federation.holds == "some" else "refuse",

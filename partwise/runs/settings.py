@@ -55,7 +55,12 @@ class Data(Checked):
     data: str = option("digits", "Data set: a name from `partwise data`, or a file or folder of your own.")
     data_root: str | None = option(None, "Folder to search for the data set before the usual places.")
     download: bool = option(False, "Download the data set if it is missing and its publisher offers a download.")
-    label: str = option("label", "Tables: column to predict.")
+    label: str = option("label", "Tables: column to predict, or several, separated by commas.")
+    task: Literal["auto", "classes", "labels", "numbers", "places"] = option(
+        "auto",
+        "Kind of label. classes: one of several; labels: several of 0 and 1; numbers: real numbers; places: a class at "
+        "every pixel, token or time step; auto: by the labels.",
+    )
     drop: str | None = option(None, "Tables: columns not to use as features, separated by commas.")
     missing: Literal["refuse", "mean"] = option(
         "refuse", "Tables: how to treat empty cells; mean fills in the mean of the column."
@@ -184,7 +189,9 @@ class Run(Checked):
         "methods.",
     )
     metric: ChoosingMetric = option(  # noqa: RUF009 - a type that follows from the table
-        "accuracy", "Metric that chooses the best round, ranks methods and decides early stopping."
+        "accuracy",
+        "Metric that chooses the best round, ranks methods and decides early stopping. For labels, numbers and places "
+        "accuracy stands for their own: mean_auroc, rmse, place_accuracy.",
     )
     hold_out: float = option(
         0.0, "Fraction of clients to keep out of training; they join after the last round.", minimum=0, below=1

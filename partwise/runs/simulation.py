@@ -71,12 +71,13 @@ class Simulation:
     over: bool = False  # the last evaluation has begun
 
     def __post_init__(self) -> None:
-        self.history = History(self.config.run.metric)
+        metric = self.config.run.metric
+        self.history = History(metric)
         self.evaluation = self.evaluates(
             self.config, self.federation, self.server, self.engine, self.history, self.rows_meet, self.held_out
         )
         patience = self.config.run.patience
-        self.stopping = Stopping(patience, self.server, self.engine.store) if patience is not None else None
+        self.stopping = Stopping(patience, metric, self.server, self.engine.store) if patience is not None else None
         self.held_first = InitialAttributes(vars(self.config.method))
 
     def run(

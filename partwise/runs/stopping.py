@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from partwise.engines.store import Rows, Store, known_of
 from partwise.errors import DataError
+from partwise.records.metrics import FIELDS
 from partwise.records.record import Record
 from partwise.rounds.server import Server
 from partwise.rounds.server_state import ServerSnapshot
@@ -19,7 +20,7 @@ from partwise.rounds.server_state import ServerSnapshot
 class StoppingState(Record):
     """The state of early stopping; the rows of clients to go back to are written apart."""
 
-    best: float
+    best: float  # the metric, negative where lower is better
     waited: int
     round: int
     known: NDArray[np.int64] | None = None  # the clients that took part; None: no round was evaluated yet
@@ -30,8 +31,8 @@ class StoppingState(Record):
 class Stopping:
     """Watches the evaluations of a run's last stage; earlier stages are never cut short."""
 
-    def __init__(self, patience: int, server: Server, store: Store):
-        self.patience, self.server, self.store = patience, server, store
+    def __init__(self, patience: int, metric: str, server: Server, store: Store):
+        self.patience, self.metric, self.server, self.store = patience, metric, server, store
         self.best, self.waited, self.round = -math.inf, 0, 0
         self.state: Any = None  # what go_back restores, once a round was evaluated
 
@@ -42,6 +43,7 @@ class Stopping:
         if value is None and self.round == 0:
             raise DataError("patience: the metric is undefined on all validation samples; choose another metric")
         server = self.server
+        value = None if value is None else FIELDS[self.metric].sign * value
         if value is not None and value > self.best:
             self.best, self.waited, self.round = value, 0, server.round
             self.state = None  # the one before goes first: there may be no room for both

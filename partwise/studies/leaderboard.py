@@ -1,16 +1,18 @@
 """Several methods on the same data with the same seeds: how they stand to each other."""
 
+import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.errors import ConfigError
 from partwise.options import Checked, as_written, option
 from partwise.records.formats import as_csv
-from partwise.records.metrics import FIELDS, OTHER_SCORES
+from partwise.records.metrics import FIELDS, METRICS_OF, RANKING
 from partwise.records.names import proper
 from partwise.records.record import Json
 from partwise.records.rounds import MOMENTS
@@ -74,14 +76,14 @@ class Standing:
         row: Json = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if entry.name == "scores":  # the others of them come behind the spread over clients
-                row |= {name: value[name] for name in FIELDS if name not in OTHER_SCORES}
+            if entry.name == "scores":  # the first; the others come behind the spread over clients
+                row |= dict(islice(value.items(), 1))
             elif isinstance(value, dict):
                 row |= value
             else:
                 row[entry.name] = value
             if entry.name == "acc_std":
-                row |= {name: self.scores[name] for name in OTHER_SCORES}
+                row |= dict(islice(self.scores.items(), 1, None))
         return row
 
 
@@ -92,12 +94,14 @@ def standings(summaries: Sequence[RunSummary]) -> list[Standing]:
         standing([summary for summary in summaries if summary.method == method], {} if method == REFERENCE else alone)
         for method in dict.fromkeys(summary.method for summary in summaries)
     ]
-    return sorted(every, key=lambda own: -1 if own.last is None else own.last, reverse=True)
+    sign = FIELDS[every[0].metric].sign if every else 1
+    return sorted(every, key=lambda own: -math.inf if own.last is None else sign * own.last, reverse=True)
 
 
 def standing(summaries: Sequence[RunSummary], alone: Mapping[int, Sequence[float | None]]) -> Standing:
     """Return the standing of one method; `alone`: the clients' accuracies with `local`, by seed."""
-    moment, metric = summaries[0].moment, summaries[0].metric
+    moment, metric, task = summaries[0].moment, summaries[0].metric, summaries[0].task
+    sign = FIELDS[RANKING[task]].sign
     last = [summary.last(moment) for summary in summaries]
     servers = [summary.global_model.last for summary in summaries if summary.global_model is not None]
     values = [scores.value(metric) for scores in last]
@@ -117,11 +121,13 @@ def standing(summaries: Sequence[RunSummary], alone: Mapping[int, Sequence[float
         mean_of_present(chosen),
         deviation(chosen),
         {name: mean_of_present([summary.last(name).value(metric) for summary in summaries]) for name in MOMENTS},
-        {name: mean_of_present([scores.value(name) for scores in last]) for name in FIELDS},
+        {name: mean_of_present([scores.value(name) for scores in last]) for name in METRICS_OF[task]},
         mean_of_present([scores.mean for scores in last]),
         mean_of_present([scores.std for scores in last]),
         mean_of_present([scores.nonfinite for scores in last if scores.pooled is not None]),
-        mean_of_present([worse_off(summary.client_accuracy, alone.get(summary.seed, ())) for summary in summaries]),
+        mean_of_present(
+            [worse_off(summary.client_accuracy, alone.get(summary.seed, ()), sign) for summary in summaries]
+        ),
         mean_of_present([server.value(metric) for server in servers]),
         mean_of_present([server.clients.value(metric) for server in servers]),
         statistics.fmean(summary.bytes_per_participant for summary in summaries),

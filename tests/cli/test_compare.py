@@ -13,8 +13,8 @@ import partwise
 from partwise.errors import ConfigError, Diverged
 from partwise.methods import names
 from partwise.methods.fedprox import FedProx
-from partwise.records.metrics import OTHER_SCORES, TITLES
-from partwise.records.rounds import GLOBAL_FIELDS
+from partwise.records.metrics import METRICS_OF, TITLES
+from partwise.records.rounds import global_key
 from partwise.records.summaries import RunSummary
 from partwise.runs.config import make_config
 from partwise.runs.simulation import Simulation
@@ -80,7 +80,7 @@ def test_the_metric_ranks(tmp_path, capsys):
 def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp_path, capsys):
     arguments = ["compare", "local", "fedavg", *FEW, "--out", tmp_path]
     succeed(capsys, *arguments)
-    later = [name for name in OTHER_SCORES if name != "balanced"]
+    later = [name for name in METRICS_OF["classes"][1:] if name != "balanced"]
     for path in tmp_path.glob("*/*/summary.json"):
         old = read_json(path)
         for name in ("restored", "moment", "metric", "positive", "client_accuracy"):
@@ -88,8 +88,8 @@ def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp
         for headline in old["accuracy"].values():
             for name in later:
                 headline["last"].pop(name, None)
-            for name in OTHER_SCORES:
-                headline["last"].pop(GLOBAL_FIELDS[name], None)
+            for name in METRICS_OF["classes"][1:]:
+                headline["last"].pop(global_key(name), None)
         path.write_text(json.dumps(old))
     shown = succeed(capsys, *arguments, "--resume")
     assert "worse" not in shown and read_leaderboard(tmp_path)["fedavg"]["worse"] == ""

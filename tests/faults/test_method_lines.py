@@ -13,7 +13,7 @@ BLOCK = "round 1, clients 0, 1, 2 side by side, phase 1, step 1"
 
 # body of the class, the line in the loop engine, and that in the vector engine where it is another
 MISTAKES = {
-    "build": ("    def build(self, parts, task):\n        return {}['a']\n", "bad.py:5 in Bad.build: KeyError: 'a'"),
+    "build": ("    def build(self, parts, sizes):\n        return {}['a']\n", "bad.py:5 in Bad.build: KeyError: 'a'"),
     "stages": ("    def stages(self):\n        yield {}['a']\n", "bad.py:5 in Bad.stages: KeyError: 'a'"),
     "keep": ("    def keep(self, net):\n        return {}['a']\n", "bad.py:5 in Bad.keep: KeyError: 'a'"),
     "adapt": ("    def adapt(self):\n        return {}['a']\n", "bad.py:5 in Bad.adapt: KeyError: 'a'"),

@@ -197,7 +197,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_its_client_keeps_what_it_h
 class ReservedName(Method):
     share = {"*": ALL}
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.copy("head", name="mask")
 
 

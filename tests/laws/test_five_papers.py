@@ -245,8 +245,8 @@ class WithProjector(Method):
     aggregation = "uniform"
     share = {"body": ALL, "head": LOCAL, "projector": LOCAL, "p_head": LOCAL}
 
-    def build(self, parts, task):
-        return parts.like("head", name="p_head").add("projector", projector(task.features))
+    def build(self, parts, sizes):
+        return parts.like("head", name="p_head").add("projector", projector(sizes.features))
 
     def phases(self):
         return Phase(Move("body projector p_head"))

@@ -56,7 +56,7 @@ class Everything(Method):
 
     share = {"*": ALL, "guide": GUIDE, "group": GROUP, "cloud": MIXED_GUIDE, "mine": LOCAL}
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         for name in ("guide", "group", "cloud", "mine"):
             parts = parts.like("head", name=name)
         return parts

@@ -9,6 +9,7 @@ from torch import nn
 from partwise.network.view import Batch
 from partwise.rounds.batches import Recipe, equally_likely, shuffled
 from partwise.rounds.client import balanced_weights
+from partwise.tasks import Classes
 from tests.support.parity import BLOCKS, assert_engines_agree
 from tests.support.runs import awkward_federation, network, simulate
 from tests.support.states import distance
@@ -25,7 +26,7 @@ def test_weighted_cross_entropy_is_torchs_and_padding_has_no_weight():
     random = torch.Generator().manual_seed(0)
     logits, y = torch.randn(5, 3, generator=random, dtype=torch.float64), torch.tensor([0, 2, 1, 2, 0])
     weights = torch.tensor([0.5, 2.0, 1.5], dtype=torch.float64)
-    b = Batch(logits, y, torch.tensor([True, True, True, True, False]), 3, class_weights=weights)
+    b = Batch(logits, y, torch.tensor([True, True, True, True, False]), Classes.numbered(3), class_weights=weights)
     assert torch.allclose(b.ce(logits), nn.CrossEntropyLoss(weight=weights)(logits[:4], y[:4]))
     assert float(b._replace(mask=torch.zeros(5, dtype=torch.bool)).ce(logits)) == 0
 

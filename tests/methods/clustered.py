@@ -6,7 +6,7 @@ from partwise import ALL, EVERYONE, FROZEN, GROUP, LOCAL, ClassRows, Method, Sta
 class Clustered(Method):
     warmup: int = option(2, "Rounds before the groups part.", minimum=1)
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.cut("body", filter=parts.layers("body")[-1]).like("head", name="p_head")
 
     def stages(self):

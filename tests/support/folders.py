@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from partwise.records.metrics import OTHER_SCORES
+from partwise.records.metrics import METRICS_OF
 from partwise.records.rounds import MOMENTS
 
 
 def scores(accuracy: float, clients: int = 2) -> dict[str, Any]:
     numbers = {"acc_pooled": accuracy, "acc_mean": accuracy, "acc_std": 0.1, "acc_worst": accuracy / 2}
-    return numbers | dict.fromkeys(OTHER_SCORES, accuracy) | {"clients": clients, "nonfinite": 0}
+    return numbers | dict.fromkeys(METRICS_OF["classes"][1:], accuracy) | {"clients": clients, "nonfinite": 0}
 
 
 def write_run(
@@ -78,7 +78,11 @@ def write_end(
 ) -> None:
     """What a run writes after its last round."""
     moments = (*MOMENTS, "global")
-    columns = [f"{moment}{end}" for moment in moments for end in ("", *(f"_{name}" for name in OTHER_SCORES), "_best")]
+    columns = [
+        f"{moment}{end}"
+        for moment in moments
+        for end in ("", *(f"_{name}" for name in METRICS_OF["classes"][1:]), "_best")
+    ]
     with open(folder / "clients.csv", "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["client", "name", "train_samples", "test_samples", *columns])

@@ -100,7 +100,7 @@ class ServerTrained(Method):
 
     share = {"body": LOCAL, "head": SERVER, "g_head": SERVER_GUIDE}
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.like("head", name="g_head")
 
     def loss(self, net, b, me):
@@ -149,7 +149,7 @@ class TwoCopies(Method):
 
     share = {"*": ALL, "mine": LOCAL}
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.copy("*", name="mine")
 
     def phases(self):
@@ -169,8 +169,8 @@ class Preparing(Method):
 
     share = {"body": UPLOAD, "head": GUIDE, "weight": LOCAL}
 
-    def build(self, parts, task):
-        kept = {"received": torch.full((task.classes,), 0.5), "losses": torch.zeros(2)}
+    def build(self, parts, sizes):
+        kept = {"received": torch.full((sizes.classes,), 0.5), "losses": torch.zeros(2)}
         tensors = {name: nn.Parameter(value, requires_grad=False) for name, value in kept.items()}
         return parts.add("weight", nn.ParameterDict(tensors), drawn=False)
 

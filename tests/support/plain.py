@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from partwise.network.layers import LayerScope
 from partwise.network.view import Batch, Net
+from partwise.tasks import Classes
 from tests.support import oracle
 from tests.support.oracle import Record, trained_by
 from tests.support.runs import CLASSES, network
@@ -104,4 +105,4 @@ def batch_of(seed, rows=6, real=None):
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 1, 8, 8, generator=random, dtype=torch.float64)
     y = torch.randint(CLASSES, (rows,), generator=random)
-    return Batch(x, y, torch.arange(rows) < (rows if real is None else real), CLASSES)
+    return Batch(x, y, torch.arange(rows) < (rows if real is None else real), Classes.numbered(CLASSES))

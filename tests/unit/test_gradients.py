@@ -6,6 +6,7 @@ from torch.autograd import gradcheck
 
 from partwise.losses import balanced_logits, squares_from_means, supervised_contrast
 from partwise.network.view import Batch
+from partwise.tasks import Classes
 
 RANDOM = torch.Generator().manual_seed(7)
 FEATURES = torch.randn(6, 4, generator=RANDOM, dtype=torch.float64)
@@ -16,7 +17,7 @@ COUNTS = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)
 def batch(real=6):
     labels = torch.tensor([0, 1, 0, 2, 1, 0])
     mask = torch.arange(6) < real
-    return Batch(FEATURES, labels, mask, 3)
+    return Batch(FEATURES, labels, mask, Classes.numbered(3))
 
 
 LOSSES = {

@@ -104,7 +104,7 @@ def test_every_kind_of_share_goes_its_ways():
         shares |= {"server_guide": SERVER_GUIDE, "local": LOCAL, "frozen": FROZEN}
         share = {"*": ALL, **shares}
 
-        def build(self, parts, task):
+        def build(self, parts, sizes):
             for name in self.shares:
                 parts = parts.like("head", name=name)
             return parts

@@ -14,6 +14,7 @@ from partwise.methods.fed3p2p import Fed3p2p
 from partwise.methods.fedfcd import FedFCD
 from partwise.methods.fedtc import FedTC
 from partwise.network.view import Batch, ClassRows
+from partwise.tasks import Classes
 from tests.support.runs import network, simulate
 
 Y = torch.tensor([0, 0, 1, 2, 1, 0])
@@ -25,7 +26,7 @@ def draw(seed, *shape):
 
 def batch(x, y=Y, real=None):
     mask = torch.arange(len(y)) < (len(y) if real is None else real)
-    return Batch(x, y, mask, 3)
+    return Batch(x, y, mask, Classes.numbered(3))
 
 
 # ------------------------------------------------------------------------------------------------ DualFed

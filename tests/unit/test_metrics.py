@@ -16,6 +16,7 @@ from partwise.records.metrics import TITLES, Score
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import RunSummary
 from partwise.runs.metrics import History, Scores, measure_all, over_clients, worse_off
+from partwise.tasks import Classes
 from tests.support.searching import for_any
 
 # FedTC, Table 1: FedAvg on CIFAR-10, the accuracy of every client in %, and the printed deviation
@@ -29,6 +30,8 @@ pairs = st.lists(st.tuples(st.integers(0, CLASSES - 1), st.integers(0, CLASSES -
 clients = st.lists(pairs, min_size=1, max_size=6)
 binary = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=1, max_size=30)  # label, score of class 1
 numbers = st.one_of(st.floats(-1e3, 1e3, width=32), st.sampled_from([math.nan, math.inf, -math.inf, 1e38]))
+
+TASK = Classes(())
 
 
 def rows(answers: list[tuple[int, int]], classes: int = CLASSES) -> tuple[Tensor, Tensor]:
@@ -51,12 +54,12 @@ def measure(logits: dict[int, Tensor], labels: dict[int, Tensor]) -> Scores:
     if not labels:
         return Scores({}, None)
     rows, true = (torch.cat([values[client] for client in labels]) for values in (logits, labels))
-    return measure_all([Judged(rows, true, list(labels), [len(own) for own in labels.values()])])[0]
+    return measure_all([Judged(rows, true, list(labels), [len(own) for own in labels.values()])], TASK)[0]
 
 
 def score(logits: Tensor, labels: Tensor, sizes: list[int]) -> list[Score]:
     """The score of each span of rows: the first `sizes[0]` of them, the next `sizes[1]`, and so on."""
-    return list(measure_all([Judged(logits, labels, range(len(sizes)), sizes)])[0].each.values())
+    return list(measure_all([Judged(logits, labels, range(len(sizes)), sizes)], TASK)[0].each.values())
 
 
 def scored(logits: Tensor, labels: Tensor) -> Score:

@@ -171,10 +171,10 @@ class WithProjector(Method):
 
     share = {"*": ALL, "projector": LOCAL, "p_head": LOCAL}
 
-    def build(self, parts, task):
-        size = task.features
+    def build(self, parts, sizes):
+        size = sizes.features
         layers = torch.nn.Sequential(torch.nn.Linear(size, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5)).double()
-        return parts.add("projector", layers).add("p_head", torch.nn.Linear(3, task.classes).double())
+        return parts.add("projector", layers).add("p_head", torch.nn.Linear(3, sizes.classes).double())
 
     def loss(self, net, b, me):
         z = net.body(b.x)

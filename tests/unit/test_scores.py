@@ -15,11 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from partwise.engines import scores
 from partwise.engines.scores import Judged, count
-from partwise.records.metrics import CHOOSING, OTHER_SCORES, TITLES, Score
-from partwise.records.rounds import POOLED
+from partwise.records.metrics import CHOOSING, METRICS_OF, TITLES, Score
+from partwise.records.rounds import pooled_key
 from partwise.runs.metrics import Scores, measure_all
 from partwise.runs.settings import Run
+from partwise.tasks import TASKS, Classes
 from tests.support.searching import for_any
+
+TASK = Classes(())
 
 
 @st.composite
@@ -76,7 +79,7 @@ def close(value: float | None, other: float | None) -> bool:
 
 @for_any(moments(), few=8, many=20)
 def test_every_client_and_all_together_are_scored_as_scikit_learn_does(judged):
-    for one, found in zip(judged, measure_all(judged), strict=True):
+    for one, found in zip(judged, measure_all(judged, TASK), strict=True):
         tested = [(client, logits, labels) for client, logits, labels in cut(one) if len(labels)]
         assert list(found.each) == [client for client, _, _ in tested]
         if len(one.labels) == 0:
@@ -92,20 +95,20 @@ def test_every_client_and_all_together_are_scored_as_scikit_learn_does(judged):
 
 @for_any(moments(), few=20, many=60)
 def test_sets_and_clients_are_scored_as_if_they_were_alone(judged):
-    together = measure_all(judged)
-    assert together == [found for one in judged for found in measure_all([one])]
+    together = measure_all(judged, TASK)
+    assert together == [found for one in judged for found in measure_all([one], TASK)]
     for one, found in zip(judged, together, strict=True):
         for client, logits, labels in cut(one):
-            [alone] = measure_all([Judged(logits, labels, [client], [len(labels)])])
+            [alone] = measure_all([Judged(logits, labels, [client], [len(labels)])], TASK)
             assert alone.together == alone.each.get(client) == found.each.get(client)
 
 
 @for_any(moments(), st.sampled_from([1, 50]), few=10, many=30)
 def test_a_few_classes_at_a_time_give_the_same(judged, most):
-    whole = measure_all(judged)
+    whole = measure_all(judged, TASK)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scores, "SORTED_AT_ONCE", most)
-        assert measure_all(judged) == whole
+        assert measure_all(judged, TASK) == whole
 
 
 def arithmetic(classes: int) -> Judged:
@@ -172,9 +175,10 @@ def test_more_clients_take_no_more_operations_and_none_of_them_waits():
 
 
 def test_fields_and_names_follow_from_the_table():
-    assert [each.name for each in dataclasses.fields(Score)] == ["samples", *TITLES]
-    assert list(POOLED) == ["accuracy", *OTHER_SCORES] == list(TITLES)
-    assert POOLED["accuracy"] == "acc_pooled" and all(POOLED[name] == name for name in OTHER_SCORES)
+    assert [each.name for each in dataclasses.fields(Score)] == ["samples", *TITLES, "task"]
+    assert [name for names in METRICS_OF.values() for name in names] == list(TITLES)
+    assert METRICS_OF.keys() == TASKS.keys()
+    assert pooled_key("accuracy") == "acc_pooled" and all(pooled_key(name) == name for name in [*TITLES][1:])
 
 
 def test_what_may_choose_rounds_is_a_setting():

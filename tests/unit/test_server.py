@@ -109,7 +109,7 @@ def test_what_was_not_received_is_refused_with_the_nearest_name(wrong, line):
     class Wrong(Attributes):
         share = {**Attributes.share, "mine": LOCAL}
 
-        def build(self, parts, task):
+        def build(self, parts, sizes):
             return parts.like("head", name="mine")
 
         def loss(self, net, b, me):
@@ -189,7 +189,7 @@ def test_a_mix_that_does_not_fit_is_refused(answer, line):
     class Wrong(Method):
         share = {"*": ALL, "mine": LOCAL}
 
-        def build(self, parts, task):
+        def build(self, parts, sizes):
             return parts.like("head", name="mine")
 
         def mix(self, server, updates):

@@ -147,7 +147,7 @@ class Added(Method):
 
     share = {"body": ALL, "head": partwise.GUIDE, "filter": LOCAL, "mine": LOCAL}
 
-    def build(self, parts, task):
+    def build(self, parts, sizes):
         return parts.copy("*", "mine").cut("body", filter="fc2")
 
     def keep(self, net):

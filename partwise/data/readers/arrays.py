@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from partwise.data.readers.labels import as_classes, check_whole
+from partwise.data.readers.task_labels import of_array
+from partwise.data.reading import TaskName
 from partwise.data.room import check_plain_file, check_room
 from partwise.data.source import Source, image_source
 from partwise.data.transforms import as_array, as_numbers
@@ -44,14 +46,17 @@ def from_arrays(
     test: tuple[Any, Any] | None = None,
     name: str = "arrays",
     classes: int | Sequence[str] | None = None,
+    task: TaskName = "auto",
 ) -> Source:
     """Read numpy arrays or torch tensors, and their own test set (x, y) if given.
 
     uint8 arrays (N, H, W), (N, H, W, C) or (N, C, H, W) are images, which the network sees as -1..1; others are taken
     as they are. The different labels in order are the classes, unless `classes` says what labels 0, 1, ... stand for.
+    Labels (N,) or (N, numbers) with fractions are numbers, (N, labels) of 0., 1. and NaN are labels, and whole numbers
+    (N, places...) are a class for each place, -1 for none; `task` says so where it should be something else.
     """
     declared = tuple(map(str, range(classes) if isinstance(classes, int) else classes)) if classes else None
-    return make_source(name, (x, y), test, declared)
+    return make_source(name, (x, y), test, declared, task)
 
 
 def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dataset") -> Source:
@@ -59,7 +64,7 @@ def from_dataset(dataset: Dataset, test: Dataset | None = None, name: str = "dat
     return make_source(name, dataset, test)
 
 
-def read_npz(path: Path) -> Source:
+def read_npz(path: Path, task: TaskName = "auto") -> Source:
     """Read the arrays of an .npz file: x and y, x_train and y_train, or images and labels; and its test set, if any."""
     check_plain_file(path)
     try:
@@ -81,15 +86,17 @@ def read_npz(path: Path) -> Source:
         pairs = ", or ".join(" and ".join(keys[:2]) for keys in KEYS)
         raise DataError(f"{path}: it must hold {pairs}, a test set both x and y; got {one_line(', '.join(names))}")
     x, y, *test = arrays
-    return from_arrays(x, y, (test[0], test[1]) if test else None, path.name)
+    return from_arrays(x, y, (test[0], test[1]) if test else None, path.name, task=task)
 
 
-def make_source(name: str, train: Any, test: Any, declared: tuple[str, ...] | None = None) -> Source:
+def make_source(
+    name: str, train: Any, test: Any, declared: tuple[str, ...] | None = None, task: TaskName = "auto"
+) -> Source:
     """Return a training set, and a test set unless it is None, as a source."""
     sets = {"the training set": read_samples(train, f"data set '{name}'", declared)}
     if test is not None:
         sets["the test set"] = read_samples(test, f"data set '{name}', test set", declared)
-    return joined_samples(name, sets, train=len(sets["the training set"].labels))
+    return joined_samples(name, sets, train=len(sets["the training set"].labels), task=task)
 
 
 def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None) -> Samples:
@@ -119,10 +126,10 @@ def _arranged(x: Tensor, where: str) -> Tensor:
 
 
 def _labels(y: Any, samples: int, where: str) -> NDArray[Any]:
-    """Return one number or text for each sample; accept a single column too."""
+    """Return one number or text for each sample, a single column too, or a row of numbers."""
     values = as_array(y.tolist() if isinstance(y, Tensor) else y, f"{where}: y")
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    if values.shape != (samples,):
+    if values.shape[:1] != (samples,) or (values.ndim > 1 and values.dtype.kind not in "biuf"):
         raise DataError(f"{where}: {samples:,} samples need as many labels, got y of shape {values.shape}")
     texts = values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
     if values.dtype.kind not in "biufU" and not texts:
@@ -171,7 +178,7 @@ def _declared(dataset: Any) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if names and isinstance(names, list | tuple) else None
 
 
-def joined_samples(name: str, sets: Mapping[str, Samples], train: int) -> Source:
+def joined_samples(name: str, sets: Mapping[str, Samples], train: int, task: TaskName = "auto") -> Source:
     """Return samples of one kind and with the same classes as a source, one set after the other."""
     where, (first, model) = f"data set '{name}'", next(iter(sets.items()))
     for who, samples in sets.items():
@@ -180,9 +187,19 @@ def joined_samples(name: str, sets: Mapping[str, Samples], train: int) -> Source
     texts = {samples.labels.dtype.kind in "OU": who for who, samples in sets.items() if len(samples.labels)}
     if len(texts) > 1:
         raise DataError(f"{where}: labels are texts in {texts[True]}, but numbers in {texts[False]}")
+    shapes = {samples.labels.shape[1:]: who for who, samples in sets.items()}
+    if len(shapes) > 1:
+        (one, own), (two, other) = list(shapes.items())[:2]
+        raise DataError(f"{where}: labels have the shape {one} in {own}, but {two} in {other}")
     x = torch.cat([samples.x for samples in sets.values()])
     labels = np.concatenate([samples.labels for samples in sets.values()])
     names = same_classes(where, {who: samples.classes for who, samples in sets.items() if samples.classes})
+    read = of_array(labels, task, where, names)
+    if read is not None:
+        fields = {**read.fields(), "x": x, "train": train}
+        if x.dtype == torch.uint8:
+            return image_source(name, **fields)
+        return Source(name, centre=(0.0,), scale=(1.0,), **fields)
     if names is None:
         y, names = as_classes(labels, f"{where}, labels", "sample {}".format)
     else:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.checks import lacking
 from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, pandas_kind
 from partwise.data.readers.labels import as_classes, encode_labels
+from partwise.data.readers.task_labels import filled_cells, of_table
 from partwise.data.reading import Reading
 from partwise.data.room import check_plain_file, check_room, room
 from partwise.data.source import Column, Source
@@ -30,7 +30,6 @@ from partwise.errors import DataError, needed, one_line, unknown
 
 CLIENT_COLUMN = "client"  # the column that divides a table among clients where nobody names one
 TEXTS = 50  # more different texts are no feature
-NUMBERED = 100  # more different numbers are no classes, but a quantity
 SEPARATORS = (",", ";", "\t", "|")
 TEXT_PIECE = 1 << 20  # bytes of a text that are looked at together
 CELL = 64  # bytes that pandas may take for one cell of a text
@@ -166,13 +165,13 @@ TABLE_ENDINGS = tuple(READERS)
 def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     """Return a table as a source."""
     client = client_column(table, reading)
-    apart = {reading.label, client, *reading.drop}
+    labels = reading.label_columns(list(table.frame.columns))
+    apart = {*labels, client, *reading.drop}
     if not len(table.frame):
         raise DataError(f"{table.where}: no rows")
     problems: list[str] = []
     with noting_problems(problems):
-        _check_classes(table, reading.label)
-        y, class_names = class_labels(table, reading.label)
+        label = of_table(table, labels, reading.task)
     with noting_problems(problems):
         transform = fit_table(table, [column for column in table.frame.columns if column not in apart], reading)
     if problems:
@@ -183,15 +182,13 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     source = Source(
         name,
         transform.apply(table),
-        y,
-        len(class_names),
-        train=len(y),
+        train=len(label.y),
         centre=(0.0,),
         scale=(1.0,),
         model="tabular",
-        class_names=class_names,
         table=transform,
         standardise=True,
+        **label.fields(),
     )
     return partitioned_by(source, table, client)
 
@@ -209,12 +206,14 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
     """Return the column that divides a table, if any; refuse columns that are named but missing."""
     columns: list[str] = list(table.frame.columns)
     _check_names(table.where, columns)
-    if reading.label not in columns:
-        raise DataError(f"{table.where}: {one_line(lacking([reading.label], columns))}")
+    labels = reading.label_columns(columns)
+    missing = [label for label in labels if label not in columns]
+    if missing:
+        raise DataError(f"{table.where}: {one_line(lacking(missing, columns))}")
     for column in (*reading.drop, reading.column):
         if column is not None and column not in columns:
             raise DataError(f"{table.where}: {one_line(unknown('column', column, columns))}")
-    usual = CLIENT_COLUMN in columns and CLIENT_COLUMN not in (reading.label, *reading.drop)
+    usual = CLIENT_COLUMN in columns and CLIENT_COLUMN not in (*labels, *reading.drop)
     return reading.column or (CLIENT_COLUMN if usual else None)
 
 
@@ -222,23 +221,13 @@ def partitioned_by(source: Source, table: DataTable, column: str | None) -> Sour
     """Return the source, which a column of its table partitions among clients."""
     if column is None:
         return source
-    code, names = encode_labels(_filled(table, column), table.column(column))
+    code, names = encode_labels(filled_cells(table, column), table.column(column))
     return replace(source, partition=f"column:{column}", columns={column: Column(names, code)})
 
 
 def class_labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]]:
     """Return the labels in a column of a table, and the names of the classes."""
-    return as_classes(_filled(table, column), table.column(column), table.place)
-
-
-def _check_classes(table: DataTable, column: str) -> None:
-    """Refuse a label of hundreds of numbers, which is far more often a quantity than a class."""
-    different = table.different(column)
-    if table.kind(column) in NUMBER_KINDS and different > NUMBERED:
-        raise DataError(
-            f"{table.column(column)}: {different:,} different numbers as labels, more than {NUMBERED}: they look "
-            "like a quantity, not classes; choose another --label, group them into classes, or write them as texts"
-        )
+    return as_classes(filled_cells(table, column), table.column(column), table.place)
 
 
 def _check_names(where: str, names: Sequence[str]) -> None:
@@ -246,14 +235,6 @@ def _check_names(where: str, names: Sequence[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise DataError(f"{where}: {times} columns are called {name!r}")
-
-
-def _filled(table: DataTable, column: str) -> NDArray[Any]:
-    """Return the values of a column; refuse empty cells."""
-    values = table.frame[column]
-    for row in np.flatnonzero(values.isna())[:1].tolist():
-        raise DataError(f"{table.cell(row, column)}: empty; fill in the cell, or remove the row")
-    return values.to_numpy()
 
 
 def fit_table(table: DataTable, columns: Iterable[str], reading: Reading) -> TableTransform:

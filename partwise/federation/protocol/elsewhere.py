@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence, Sized
 
-from partwise.records.metrics import FIELDS, OTHER_SCORES, Score
+from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, Score
 from partwise.rounds.messages import Updates
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.metrics import Scores
@@ -35,20 +35,22 @@ class ScoredElsewhere(Evaluation):
 
     def scores_from(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
         """Return the scores that evaluated clients sent for their own samples."""
-        tested = [k for k in self.clients if k in numbers and len(held[k]) and numbers[k].keys() >= FIELDS.keys()]
-        each = {k: score_of(numbers[k], len(held[k])) for k in sorted(tested)}
-        return Scores(each, together(each.values()))
+        task = self.program.task.kind
+        names = METRICS_OF[task]
+        tested = [k for k in self.clients if k in numbers and len(held[k]) and numbers[k].keys() >= set(names)]
+        each = {k: Score(len(held[k]), task=task, **{name: numbers[k][name] for name in names}) for k in sorted(tested)}
+        return Scores(each, together(each.values(), task))
 
 
-def score_of(numbers: Numbers, samples: int) -> Score:
-    """Return a client's score from the numbers that it sent; its number of samples is known already."""
-    return Score(samples, **{name: numbers[name] for name in FIELDS})
+def together(scores: Collection[Score], task: str) -> Score | None:
+    """Return what ranks over the samples of all clients; other pooled metrics would need all predictions.
 
-
-def together(scores: Collection[Score]) -> Score | None:
-    """Return accuracy over the samples of all clients; other pooled metrics would need all predictions."""
+    A mean over samples of what each client sent: exact for accuracy, for RMSE of its square. Mean AUROC is that of the
+    clients, weighted by samples.
+    """
     samples = sum(score.samples or 0 for score in scores)
     if not samples:
         return None
-    right = math.fsum((score.samples or 0) * (score.accuracy or 0.0) for score in scores)
-    return Score(samples, right / samples, **dict.fromkeys(OTHER_SCORES))
+    name, power = RANKING[task], FIELDS[RANKING[task]].power
+    total = math.fsum((score.samples or 0) * (score.ranking or 0.0) ** power for score in scores)
+    return Score(samples, task=task, **{name: (total / samples) ** (1 / power)})

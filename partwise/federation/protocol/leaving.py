@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence, Sized
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from partwise.federation.protocol.policy import Telling
 from partwise.privacy.accountant import Accountant
 from partwise.privacy.filters import class_indexed, has_numbers
+from partwise.records.metrics import METRICS_OF
 from partwise.rounds.acceptance import accept_updates, finite_rows
 from partwise.rounds.events import events_in_words
 from partwise.rounds.messages import Measured, Request, Updates
@@ -45,7 +46,8 @@ def scored(updates: Updates, evaluation: Evaluation, telling: Telling, fewest: i
     """Return clients' scores on their own test and validation samples; a set of fewer than `fewest` has no score."""
     if not updates.logits or telling == "no":
         return {}
-    test, validation = measure_all([evaluation.judged(updates.logits), evaluation.judged(updates.logits, True)])
+    judged = [evaluation.judged(updates.logits), evaluation.judged(updates.logits, validation=True)]
+    test, validation = measure_all(judged, evaluation.program.task)
     federation = evaluation.federation
     named = {"test": reported_scores(test, federation.test, telling, fewest)}
     if validation.each:
@@ -63,7 +65,11 @@ def reported_scores(
         return None if value is None else float(value if digits is None else round(value, digits))
 
     each = {client: score for client, score in scores.each.items() if len(held[client]) >= fewest}
-    return {client: {key: number(value) for key, value in asdict(score).items()} for client, score in each.items()}
+    return {
+        client: {"samples": number(score.samples)}
+        | {name: number(score.value(name)) for name in METRICS_OF[score.task]}
+        for client, score in each.items()
+    }
 
 
 def averaged(server: Server, request: Request, updates: Updates) -> Updates:

@@ -12,6 +12,7 @@ from partwise.losses import balanced_logits
 from partwise.methods.fedetf import FedETF, SimplexETF
 from partwise.network.parts import redraw
 from partwise.network.view import Batch
+from partwise.tasks import Classes
 from tests.support import oracle
 from tests.support.runs import network
 
@@ -43,7 +44,7 @@ def test_balanced_logits_by_hand():
 def test_loss_and_prediction_by_hand():
     """The feature (3, 4) becomes (0.6, 0.8), times 2 in the scale; training alone looks at the client's counts."""
     net = SimpleNamespace(body=lambda x: x + 1, projector=lambda x: x - 1, head=lambda z: z, scale=lambda x: 2 * x)
-    b = Batch(torch.tensor([[3.0, 4]]).double(), torch.tensor([0]), torch.tensor([True]), 2)
+    b = Batch(torch.tensor([[3.0, 4]]).double(), torch.tensor([0]), torch.tensor([True]), Classes.numbered(2))
     me = SimpleNamespace(counts=torch.tensor([1.0, 3]))
     assert FedETF().predict(net, b.x, me).tolist() == [pytest.approx([1.2, 1.6])]
     assert FedETF().predict_global(net, b.x).tolist() == [pytest.approx([1.2, 1.6])]

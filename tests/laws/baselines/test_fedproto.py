@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from partwise.methods.fedproto import FedProto
 from partwise.network.view import Batch, ClassRows, Received
+from partwise.tasks import Classes
 from tests.support.oracle import Record
 from tests.support.runs import CLASSES, network, simulate
 from tests.support.states import distance
@@ -28,7 +29,9 @@ def received(**extras):
 def test_loss_and_decision_by_hand():
     """Class 2 has no prototype: it pulls nobody, and nobody is near it."""
     net, me = SimpleNamespace(**PLANE), received(prototypes=numbers([0, 0], [3, 4], [math.nan, math.nan]))
-    b = Batch(numbers([3, 4], [3, 1], [9, 9], [5, 5]), torch.tensor([0, 1, 2, 0]), torch.arange(4) < 3, 3)
+    b = Batch(
+        numbers([3, 4], [3, 1], [9, 9], [5, 5]), torch.tensor([0, 1, 2, 0]), torch.arange(4) < 3, Classes.numbered(3)
+    )
     entropy = F.cross_entropy(net.head(b.x[:3]), b.y[:3])
     pull = ((9 + 16) / 2 + (0 + 9) / 2 + 0) / 3
     assert torch.allclose(FedProto().loss(net, b, me), entropy + pull)
@@ -87,7 +90,7 @@ def test_a_class_without_prototype_leaves_gradients_finite():
     """What fine-tuning does: cross-entropy on the decision. -2 (z - c) of the classes, weighted by their softmax."""
     z = numbers([1, 1]).requires_grad_()
     me = received(prototypes=numbers([0, 0], [1, 3], [math.nan, math.nan]))
-    net, b = SimpleNamespace(**PLANE), Batch(z, torch.tensor([1]), torch.tensor([True]), 3)
+    net, b = SimpleNamespace(**PLANE), Batch(z, torch.tensor([1]), torch.tensor([True]), Classes.numbered(3))
     (gradient,) = torch.autograd.grad(b.ce(FedProto().predict(net, z, me)), z)
     share = 1 / (1 + math.exp(2))  # of class 1: the squared distances are 2 and 4
     expected = (1 - share) * (-2 * numbers([1, 1]) + 2 * numbers([0, -2]))

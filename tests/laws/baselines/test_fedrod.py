@@ -10,18 +10,19 @@ import torch.nn.functional as F
 from partwise.losses import balanced_logits
 from partwise.method import ALL, LOCAL
 from partwise.methods.fedrod import FedRoD
-from partwise.network.parts import Task
+from partwise.network.parts import Sizes
+from partwise.tasks import Classes
 from tests.support.plain import batch_of, net_of
 from tests.support.runs import CLASSES, network, simulate
 
-TASK = Task(CLASSES, (1, 8, 8), 100, 8)
+SIZES = Sizes(Classes.numbered(CLASSES), (1, 8, 8), 100, 8)
 COUNTS = torch.tensor([3.0, 1, 2, 4], dtype=torch.float64)
 ME = SimpleNamespace(counts=COUNTS, samples=COUNTS.sum())
 
 
 def built(**settings):
     method = FedRoD(**settings)
-    return method, net_of(method.build(network("mlp"), TASK))
+    return method, net_of(method.build(network("mlp"), SIZES))
 
 
 def test_the_balanced_softmax_by_hand():

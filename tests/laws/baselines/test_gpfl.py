@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from partwise.methods.gpfl import GPFL, Embeddings, Valve
 from partwise.network.view import Batch
+from partwise.tasks import Classes
 from tests.support import oracle
 from tests.support.runs import CLASSES
 
@@ -33,7 +34,7 @@ def test_loss_and_prediction_by_hand():
         embeddings=lambda z: F.normalize(z) @ F.normalize(mine).T,
     )
     me = SimpleNamespace(got={"embeddings": {"weight": received}}, counts=labels, samples=labels.sum())
-    b = Batch(numbers([4, 2], [0, 9]), torch.tensor([0, 1]), torch.tensor([True, False]), 2)
+    b = Batch(numbers([4, 2], [0, 9]), torch.tensor([0, 1]), torch.tensor([True, False]), Classes.numbered(2))
     assert GPFL().predict(net, b.x, me).tolist() == [[9, 6], [0, 48]]  # twice relu(1.5 x - 1.5, 3 x - 3)
     personal = math.log(1 + math.exp(6 - 9))
     angle = math.log(1 + math.exp((4 - 3) / 5))  # generic features (3, 4): the cosines are 0.6 and 0.8

@@ -11,6 +11,7 @@ from partwise import Federation, Source
 from partwise.errors import ConfigError
 from partwise.methods import find
 from partwise.network.view import Batch, ClassRows
+from partwise.tasks import Classes
 from tests.support.runs import awkward_federation, network, simulate
 
 PACFL = find("pacfl")
@@ -28,7 +29,7 @@ def test_angles_between_planes_by_hand():
 def test_directions_are_the_leading_ones_of_each_class():
     """Class 0 lies along x, longest, and y; class 2 has one sample; class 1 none."""
     x = torch.tensor([[5.0, 0, 0], [0, 1, 0], [4, 0, 0], [0, 0, 2]], dtype=torch.float64)
-    b = Batch(x - 3, torch.tensor([0, 0, 0, 2]), torch.ones(4, dtype=torch.bool), 3, raw=x)
+    b = Batch(x - 3, torch.tensor([0, 0, 0, 2]), torch.ones(4, dtype=torch.bool), Classes.numbered(3), raw=x)
     rows = PACFL(directions=2).describe(b)["directions"]
     assert rows.counts.tolist() == [1, 0, 1]
     directions = rows.sums.reshape(3, 2, 3).abs()

@@ -13,6 +13,7 @@ from partwise.reporting.tables import leaderboard, one_run
 from partwise.runs.metrics import CHANGED_AT_END
 from partwise.runs.result import Result
 from partwise.studies.leaderboard import standings
+from partwise.tasks import Classes
 from tests.support import oracle
 from tests.support.runs import CLASSES, network, simulate
 
@@ -23,7 +24,7 @@ def test_loss_by_hand():
     """Features (3, 4) and (0, 2) become (0.6, 0.8) and (0, 1); the last row is padding."""
     net = SimpleNamespace(body=lambda x: x, head=lambda z: z @ torch.tensor([[1.0, 0, 0], [0, 1, 1]]).double())
     x = torch.tensor([[3.0, 4], [0, 2], [7, 7]], dtype=torch.float64)
-    b = Batch(x, torch.tensor([1, 0, 2]), torch.arange(3) < 2, 3)
+    b = Batch(x, torch.tensor([1, 0, 2]), torch.arange(3) < 2, Classes.numbered(3))
     assert SphereFed().predict_global(net, x)[0].tolist() == pytest.approx([0.6, 0.8, 0.8])
     first, second = 0.6**2 + (0.8 - 1) ** 2 + 0.8**2, 1 + 1 + 1
     assert float(SphereFed().loss(net, b, None)) == pytest.approx((first + second) / 3 / 2)

@@ -1,0 +1,139 @@
+"""What the labels of a table's columns or of an array are: classes, or the labels of another task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partwise.data.readers.frames import NUMBER_KINDS, DataTable
+from partwise.data.readers.labels import as_classes
+from partwise.data.reading import TaskName
+from partwise.errors import DataError
+from partwise.tasks import Classes, Labels, Numbers, Places, Task
+
+NUMBERED = 100  # more different numbers in a table's column are no classes, but a quantity
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """The labels of all samples, and what they are."""
+
+    y: Tensor
+    task: Task
+    named: bool = True  # classes have names
+    why: str = ""  # the task was chosen by the labels
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a source that follow from the labels."""
+        if isinstance(self.task, Classes):
+            return {"y": self.y, "classes": self.task.bins, "class_names": self.task.names, "task_note": self.why}
+        return {"y": self.y, "classes": self.task.bins, "own_task": self.task, "task_note": self.why}
+
+
+def of_table(table: DataTable, columns: Sequence[str], wanted: TaskName) -> LabelColumn:
+    """Return the labels in some columns of a table; refuse columns that do not fit each other or the task."""
+    numeric = {column: table.kind(column) in NUMBER_KINDS for column in columns}
+    where = " and ".join(map(repr, columns))
+    if wanted == "places":
+        raise DataError(f"{table.where}: a table has no places; --task classes, labels or numbers fits its columns")
+    if wanted == "auto":
+        wanted, why = guessed(table, columns, numeric)
+    else:
+        why = ""
+    if wanted == "classes":
+        if len(columns) > 1:
+            raise DataError(f"{table.where}: {len(columns)} label columns are no class; use --task labels or numbers")
+        y, names = as_classes(filled_cells(table, columns[0]), table.column(columns[0]), table.place)
+        return LabelColumn(y, Classes(names), why=why)
+    for column in columns:
+        if not numeric[column]:
+            raise DataError(f"{table.column(column)}: {table.kind(column)}; --task {wanted} takes numbers alone")
+    y = torch.from_numpy(np.stack([table.numbers(column) for column in columns], 1))
+    task = Labels.of(y, tuple(columns)) if wanted == "labels" else Numbers.of(y, tuple(columns))
+    problem = task.check(y)
+    if problem:
+        raise DataError(f"{table.where}: {where}: {problem}")
+    return LabelColumn(y, task, why=why)
+
+
+def guessed(table: DataTable, columns: Sequence[str], numeric: dict[str, bool]) -> tuple[TaskName, str]:
+    """Return the task that the columns look like, and a note that says so; none where nothing had to be chosen."""
+    if len(columns) > 1:
+        if not all(numeric.values()):
+            odd = next(column for column in columns if not numeric[column])
+            raise DataError(
+                f"{table.column(odd)}: {table.kind(odd)}; several label columns must all hold numbers (--task numbers) "
+                "or 0 and 1 (--task labels)"
+            )
+        known = np.concatenate([table.numbers(column) for column in columns])
+        kind: TaskName = "labels" if np.isin(known[~np.isnan(known)], (0, 1)).all() else "numbers"
+        return kind, f"task: {kind}, because the label columns hold {'0 and 1' if kind == 'labels' else 'numbers'}"
+    [column] = columns
+    different = table.different(column)
+    if not numeric[column]:
+        return "classes", ""
+    if holds_fractions(table.numbers(column)):
+        return "numbers", f"task: numbers, because '{column}' holds fractions"
+    if different > NUMBERED:
+        return "numbers", f"task: numbers, because '{column}' has {different:,} different numbers"
+    if different <= 2:
+        return "classes", ""
+    return "classes", f"task: classes, the {different} whole numbers of '{column}'; --task numbers for a quantity"
+
+
+def holds_fractions(values: NDArray[Any]) -> bool:
+    """Return whether some of the known numbers are not whole."""
+    known = values[~np.isnan(values)]
+    return bool((known != np.floor(known)).any())
+
+
+def of_array(values: NDArray[Any], wanted: TaskName, where: str, names: Sequence[str] | None) -> LabelColumn | None:
+    """Return the labels of an array that are no classes; None where they are."""
+    why = ""
+    if wanted == "auto":
+        if values.ndim > 1:
+            whole = values.dtype.kind in "iu"
+            binary = not whole and np.isin(values[~np.isnan(values)], (0, 1)).all()
+            wanted = "places" if whole else "labels" if binary and values.ndim == 2 else "numbers"
+            why = f"task: {wanted}, because y is {values.dtype} of shape {values.shape}"
+        elif values.dtype.kind == "f" and holds_fractions(values):
+            wanted, why = "numbers", "task: numbers, because y holds fractions"
+        else:
+            return None
+    if wanted == "classes":
+        return None
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{where}: --task {wanted} takes numbers, and y is {values.dtype}")
+    if wanted == "places":
+        if values.ndim < 2 or values.dtype.kind == "f":
+            raise DataError(f"{where}: --task places takes whole numbers (samples, places...), got {values.dtype}")
+        y = torch.from_numpy(values.astype(np.int64))
+        classes = int(y.max()) + 1 if names is None else len(names)
+        return checked_labels(y, Places(tuple(names or map(str, range(classes)))), where, why)
+    columns = values[:, None] if values.ndim == 1 else values
+    if columns.ndim != 2:
+        raise DataError(f"{where}: --task {wanted} takes y of shape (samples, {wanted}), got {values.shape}")
+    y = torch.from_numpy(columns.astype(np.float64))
+    called = tuple(names or ("y",) if y.shape[1] == 1 else names or (f"y{n}" for n in range(y.shape[1])))
+    task = Labels.of(y, called) if wanted == "labels" else Numbers.of(y, called)
+    return checked_labels(y, task, where, why)
+
+
+def checked_labels(y: Tensor, task: Task, where: str, why: str) -> LabelColumn:
+    """Return labels that fit their task; refuse others."""
+    problem = task.check(y)
+    if problem:
+        raise DataError(f"{where}: {problem}")
+    return LabelColumn(y, task, why=why)
+
+
+def filled_cells(table: DataTable, column: str) -> NDArray[Any]:
+    """Return the values of a column; refuse empty cells."""
+    values = table.frame[column]
+    for row in np.flatnonzero(values.isna())[:1].tolist():
+        raise DataError(f"{table.cell(row, column)}: empty; fill in the cell, or remove the row")
+    return np.asarray(values.to_numpy())

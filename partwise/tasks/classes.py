@@ -1,0 +1,51 @@
+"""One class a sample."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from partwise.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Classes(Task):
+    """A label is one of the classes: (samples,) int64. The network gives logits; the loss is cross-entropy."""
+
+    kind: ClassVar[str] = "classes"
+    of_classes: ClassVar[bool] = True
+    output_word: ClassVar[str] = "logits"
+
+    @classmethod
+    def numbered(cls, classes: int) -> "Classes":
+        """Return the task of classes that have numbers for names."""
+        return cls(tuple(map(str, range(classes))))
+
+    @property
+    def bins(self) -> int:
+        """Return the number of classes."""
+        return len(self.names)
+
+    def binned(self, y: Tensor) -> Tensor:
+        """Return the classes themselves."""
+        return y
+
+    @property
+    def wanted(self) -> str:
+        """Return what the data need of the network's output, for an error."""
+        return f"{self.outputs} classes"
+
+    def check(self, y: Tensor) -> str:
+        """Return what is wrong with the labels of a data set; '' if nothing is."""
+        if (y.dtype, y.ndim) != (torch.int64, 1):
+            return f"y must be {len(y):,} int64 labels, got {y.dtype} of shape {tuple(y.shape)}"
+        outside = Counter(y[(y < 0) | (y >= self.bins)].tolist())
+        counts = ", ".join(f"{label} ({count:,} samples)" for label, count in outside.most_common(8))
+        return f"{outside.total():,} labels are not in 0..{self.bins - 1}: {counts}" if outside else ""
+
+    def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (rows,) softmax cross-entropy; every class is known."""
+        return F.cross_entropy(output, y, reduction="none"), torch.ones_like(y, dtype=torch.bool)

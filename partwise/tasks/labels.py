@@ -1,0 +1,75 @@
+"""Several labels at once, each yes, no or unknown, such as diagnoses."""
+
+import itertools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from partwise.tasks.task import Task
+
+PATTERNS = 50  # the most frequent patterns are bins of their own; the others are one more
+
+
+@dataclass(frozen=True)
+class Labels(Task):
+    """A label is a row of zeros and ones: (samples, labels) float64, NaN where one is unknown.
+
+    The network gives a logit for each; the loss is sigmoid cross-entropy.
+    """
+
+    patterns: tuple[tuple[int, ...], ...] = ()  # the bins: rows of labels, -1 where one is unknown
+
+    kind: ClassVar[str] = "labels"
+    output_word: ClassVar[str] = "logits"
+
+    @classmethod
+    def of(cls, y: Tensor, names: tuple[str, ...]) -> "Labels":
+        """Return the task of these labels, with a bin for each of their most frequent patterns."""
+        rows, counts = y.nan_to_num(nan=-1).long().unique(dim=0, return_counts=True)
+        order = sorted(range(len(rows)), key=lambda row: (-int(counts[row]), rows[row].tolist()))[:PATTERNS]
+        return cls(names, tuple(tuple(rows[row].tolist()) for row in sorted(order)))
+
+    @property
+    def bins(self) -> int:
+        """Return the number of bins: the patterns, and all others."""
+        return len(self.patterns) + 1
+
+    @property
+    def bin_names(self) -> tuple[str, ...]:
+        """Return the name of each bin: its labels that are 1."""
+        named = [" + ".join(itertools.compress(self.names, (value == 1 for value in row))) for row in self.patterns]
+        return (*(name or "none" for name in named), "others")
+
+    def binned(self, y: Tensor) -> Tensor:
+        """Return the pattern of each row of labels; rare ones share the last bin."""
+        result = torch.full((len(y),), len(self.patterns), device=y.device)
+        rows = y.nan_to_num(nan=-1).long()
+        for number, pattern in enumerate(self.patterns):
+            result[(rows == torch.tensor(pattern, device=y.device)).all(1)] = number
+        return result
+
+    @property
+    def wanted(self) -> str:
+        """Return what the data need of the network's output, for an error."""
+        return f"{self.outputs} labels ({', '.join(self.names[:4])})"
+
+    def check(self, y: Tensor) -> str:
+        """Return what is wrong with the labels of a data set; '' if nothing is."""
+        if y.dtype != torch.float64 or y.shape[1:] != (self.outputs,):
+            return f"y must be ({len(y):,}, {self.outputs}) float64 labels, got {y.dtype} of shape {tuple(y.shape)}"
+        for name, column in zip(self.names, y.unbind(1), strict=True):
+            known = column[~column.isnan()]
+            odd = known[(known != 0) & (known != 1)]
+            if len(odd):
+                return f"label '{name}' is {odd[0].item():g} in a sample; it must be 0, 1 or unknown"
+            if not len(known):
+                return f"label '{name}' is unknown in every sample"
+        return ""
+
+    def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (rows, labels) sigmoid cross-entropy, and which labels are known."""
+        known = ~y.isnan()
+        return F.binary_cross_entropy_with_logits(output, y.nan_to_num(), reduction="none"), known

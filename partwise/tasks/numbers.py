@@ -1,0 +1,89 @@
+"""Real numbers, such as a length of stay."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from partwise.tasks.task import Task
+
+BINS = 10  # of equally many samples, by the first number
+
+
+@dataclass(frozen=True)
+class Numbers(Task):
+    """A label is one or more real numbers: (samples, numbers) float64, NaN where one is unknown.
+
+    The network gives standardised numbers; the loss is their squared error.
+    """
+
+    edges: tuple[float, ...] = ()  # of the bins of the first number, in its own unit
+    centre: tuple[float, ...] = ()  # of each number, where labels are standardised: label = centre + scale x number
+    scale: tuple[float, ...] = ()
+
+    kind: ClassVar[str] = "numbers"
+
+    @classmethod
+    def of(cls, y: Tensor, names: tuple[str, ...]) -> "Numbers":
+        """Return the task of these labels, with bins of equally many of them."""
+        known = y[:, 0][y[:, 0].isfinite()]
+        if not len(known):
+            return cls(names)
+        inner = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]
+        edges = torch.quantile(known.double(), inner, interpolation="higher").unique()
+        return cls(names, tuple(edges[edges > known.min()].tolist()))
+
+    def standardised_by(self, centre: Tensor, scale: Tensor) -> "Numbers":
+        """Return the task of labels that are standardised; both are (numbers,)."""
+        return replace(self, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
+
+    def standardised(self, y: Tensor) -> Tensor:
+        """Return labels in units of their deviation from the clients' mean."""
+        return (y - y.new_tensor(self.centre)) / y.new_tensor(self.scale) if self.centre else y
+
+    def in_own_unit(self, y: Tensor) -> Tensor:
+        """Return labels or predictions in the label's own unit, (..., numbers)."""
+        return y * y.new_tensor(self.scale) + y.new_tensor(self.centre) if self.centre else y
+
+    @property
+    def bins(self) -> int:
+        """Return the number of bins."""
+        return len(self.edges) + 1
+
+    @property
+    def bin_names(self) -> tuple[str, ...]:
+        """Return the name of each bin, by its edges."""
+        marks = [f"{edge:g}" for edge in self.edges]
+        between = [f"{low} to {high}" for low, high in pairwise(marks)]
+        return (f"below {marks[0]}", *between, f"from {marks[-1]}") if marks else ("all",)
+
+    def binned(self, y: Tensor) -> Tensor:
+        """Return the bin of each first number; an unknown one is in the first."""
+        first = y[:, 0].contiguous().nan_to_num(nan=-torch.inf)
+        edges = torch.tensor(self.edges, dtype=y.dtype, device=y.device)
+        if self.centre:  # by the same arithmetic as the labels, so that no label moves over an edge
+            edges = (edges - y.new_tensor(self.centre[0])) / y.new_tensor(self.scale[0])
+        return torch.searchsorted(edges, first, right=True)
+
+    @property
+    def wanted(self) -> str:
+        """Return what the data need of the network's output, for an error."""
+        return f"{self.outputs} numbers ({', '.join(self.names[:4])})"
+
+    def check(self, y: Tensor) -> str:
+        """Return what is wrong with the labels of a data set; '' if nothing is."""
+        if y.dtype != torch.float64 or y.shape[1:] != (self.outputs,):
+            return f"y must be ({len(y):,}, {self.outputs}) float64 numbers, got {y.dtype} of shape {tuple(y.shape)}"
+        for name, column in zip(self.names, y.unbind(1), strict=True):
+            if column.isinf().any():
+                return f"label '{name}' is infinite in {int(column.isinf().sum()):,} samples"
+            if column.isnan().all():
+                return f"label '{name}' is unknown in every sample"
+        return ""
+
+    def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (rows, numbers) squared errors, and which numbers are known."""
+        known = ~y.isnan()
+        return (output - torch.where(known, y, output.detach())).square(), known

@@ -1,0 +1,58 @@
+"""A class for every place of a sample: a pixel, a token, a time step."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from partwise.tasks.task import Task
+
+NONE = -1  # the label of a place that has no class
+
+
+@dataclass(frozen=True)
+class Places(Task):
+    """A label is a class for each place: (samples, places...) int64, -1 where a place has none.
+
+    The network gives (rows, classes, places...) logits, as torch's cross_entropy takes them; the loss is cross-entropy.
+    """
+
+    kind: ClassVar[str] = "places"
+    output_word: ClassVar[str] = "logits"
+
+    @property
+    def bins(self) -> int:
+        """Return the number of classes."""
+        return len(self.names)
+
+    def binned(self, y: Tensor) -> Tensor:
+        """Return the most frequent class of each sample's places, the first of equally frequent ones."""
+        flat, best, most = y.flatten(1), torch.zeros_like(y.flatten(1)[:, 0]), torch.zeros_like(y.flatten(1)[:, 0])
+        for label in range(self.bins):  # one class at a time: an image has many places
+            count = (flat == label).sum(1)
+            best, most = torch.where(count > most, label, best), torch.maximum(count, most)
+        return best
+
+    def output_shape(self, label: torch.Size) -> tuple[int, ...]:
+        """Return the shape of the network's output for a sample, from the shape of its label."""
+        return (self.outputs, *label)
+
+    @property
+    def wanted(self) -> str:
+        """Return what the data need of the network's output, for an error."""
+        return f"{self.outputs} classes at each place, (classes, places...) for a sample"
+
+    def check(self, y: Tensor) -> str:
+        """Return what is wrong with the labels of a data set; '' if nothing is."""
+        if y.dtype != torch.int64 or y.ndim < 2:
+            return f"y must be ({len(y):,}, places...) int64 classes, got {y.dtype} of shape {tuple(y.shape)}"
+        if not ((y >= NONE) & (y < self.bins)).all():
+            return f"places have labels {int(y.min())}..{int(y.max())}; they must be 0..{self.bins - 1}, or {NONE}"
+        return "no place has a class" if (y == NONE).all() else ""
+
+    def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (rows, places...) softmax cross-entropy, and which places have a class."""
+        known = y != NONE
+        return F.cross_entropy(output, y.clamp(min=0), reduction="none"), known
