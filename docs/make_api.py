@@ -19,6 +19,7 @@ from partwise.network.view import Batch, ClassCounts, ClassRows, Me, Net, PerCli
 from partwise.options import option
 from partwise.rounds.messages import Updates
 from partwise.rounds.server import Server
+from partwise.tasks import Task
 
 PAGE = Path(__file__).parent / "api.md"
 
@@ -117,13 +118,13 @@ torch.equal(near["head"]["bias"], net["head"]["bias"] - 0.1 * net.grad(method.lo
         Batch,
         "A mini-batch, a `partwise.Batch`. Where clients run side by side, its last rows may be padding: take means "
         "with `b` alone.",
-        "x y mask classes mean sum ce one_hot random normal",
+        "x y mask task classes mean sum loss ce one_hot bins random normal",
         """\
 b.x.shape, b.y, b.mask, b.classes
 b.mean(torch.tensor([1.0, 2.0, 3.0, 6.0])), b.sum(torch.tensor([1.0, 2.0, 3.0, 6.0]))
-b.ce(net(b.x)).shape
+b.loss(net(b.x)).shape, b.ce(net(b.x)).shape
 b._replace(mask=torch.tensor([True, True, True, False])).mean(torch.tensor([1.0, 2.0, 3.0, 6.0]))  # one row of padding
-b.one_hot().long().tolist()
+b.one_hot().long().tolist(), b.bins().shape
 b.random(b.y.shape).shape, b.normal((len(b.y), 3)).shape
 """,
     ),
@@ -131,10 +132,10 @@ b.random(b.y.shape).shape, b.normal((len(b.y), 3)).shape
         "me",
         Me,
         "All that a client may read beside its network and its mini-batch, a `partwise.Me`.",
-        "got keep counts samples steps lr random normal",
+        "got keep counts bins samples steps lr random normal",
         """\
 me.keep
-me.counts, me.samples, me.steps, me.lr
+me.counts, me.bins, me.samples, me.steps, me.lr
 me.random().shape, me.normal((2, 3)).shape
 """,
     ),
@@ -226,7 +227,21 @@ PerClient(torch.zeros(len(server.receivers), 2)).rows.shape
 """,
     ),
     Section(
-        "sizes", Sizes, "What the parts have to fit: for `build`.", "outputs classes shape features clients", "sizes\n"
+        "sizes",
+        Sizes,
+        "What the parts have to fit, a `partwise.Sizes`: for `build`.",
+        "task outputs classes shape features clients",
+        "sizes.outputs, sizes.shape, sizes.features\n",
+    ),
+    Section(
+        "Task",
+        Task,
+        "What a label is: `b.task`, `sizes.task`.",
+        "kind names of_classes outputs bins bin_names binned output_shape losses loss",
+        """\
+b.task.kind, b.task.names, b.task.of_classes, b.task.bins
+b.task.output_shape(b.y.shape[1:]), b.task.binned(b.y).shape
+""",
     ),
     Section(
         "parts",

@@ -153,7 +153,7 @@ def percent(fraction: float | None, deviation: float | None = None) -> str:
     return f"{100 * fraction:.2f}" if deviation is None else f"{100 * fraction:.2f} ± {100 * deviation:.2f}"
 
 
-def measured(value: float | None, metric: str, deviation: float | None = None) -> str:
+def metric_cell(value: float | None, metric: str, deviation: float | None = None) -> str:
     """Return the value of a metric: a share in percent, another number with four digits; a dash where there is none."""
     if FIELDS[metric].percent:
         return percent(value, deviation)
@@ -254,10 +254,17 @@ def scores_row(name: str, last: MomentScores, best: MomentScores, metric: str) -
     """Return the row of a moment in the table of one run."""
     names = METRICS_OF[FIELDS[metric].task]
     at = str(best.round) if best.value(metric) is not None else NOTHING
-    beside = [measured(value, names[0]) for value in (last.mean, last.std)]
-    beside += [measured(last.value(other), other) for other in names if other != metric]
+    beside = [metric_cell(value, names[0]) for value in (last.mean, last.std)]
+    beside += [metric_cell(last.value(other), other) for other in names if other != metric]
     clients = NOTHING if last is NOBODY else str(last.clients)
-    return [name, measured(last.value(metric), metric), measured(best.value(metric), metric), at, *beside, clients]
+    return [
+        name,
+        metric_cell(last.value(metric), metric),
+        metric_cell(best.value(metric), metric),
+        at,
+        *beside,
+        clients,
+    ]
 
 
 def leaderboard(
@@ -313,8 +320,8 @@ def leaderboard(
     lines = []
     for own, row in zip(standings, rows, strict=True):
         cells = [proper(own.method) + FEWER * (own.seeds < seeds), *(f"{row[name]:g}" for name in counted)]
-        cells += [measured(row[name], metric, row[f"{name}_std"]) for name in ranked]
-        cells += [measured(row[name], metric_in(name, metric, ranking)) for name in columns]
+        cells += [metric_cell(row[name], metric, row[f"{name}_std"]) for name in ranked]
+        cells += [metric_cell(row[name], metric_in(name, metric, ranking)) for name in columns]
         lines.append([*cells, megabytes(own), f"{own.seconds:.1f}"])
     header = ["method", *counted, *ranked, *columns.values(), "MB", "s"]
     by = "" if metric == ranking else f" by {TITLES[metric]}"

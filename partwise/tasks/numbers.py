@@ -9,7 +9,7 @@ from torch import Tensor
 
 from partwise.tasks.task import Task
 
-BINS = 10  # of equally many samples, by the first number
+QUANTILES = 10  # bins of equally many samples, by the first number
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Numbers(Task):
         known = y[:, 0][y[:, 0].isfinite()]
         if not len(known):
             return cls(names)
-        inner = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]
+        inner = torch.linspace(0, 1, QUANTILES + 1, dtype=torch.float64)[1:-1]
         edges = torch.quantile(known.double(), inner, interpolation="higher").unique()
         return cls(names, tuple(edges[edges > known.min()].tolist()))
 

@@ -18,7 +18,7 @@ class Task(ABC):
 
     names: tuple[str, ...]  # of the classes, the labels or the numbers
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # as users write it: classes, labels, numbers or places
     output_word: ClassVar[str] = "numbers"  # what the network gives
     of_classes: ClassVar[bool] = False  # a label is one class: `b.ce`, `b.one_hot` and `me.counts` exist
 

@@ -105,6 +105,16 @@ def test_a_hundred_numbers_may_be_classes_and_more_texts(tmp_path: Path) -> None
     assert read(written(tmp_path, MANY.rpartition("1,c1000")[0]), Reading()).classes == 1000
 
 
+def test_more_than_a_hundred_numbers_are_a_quantity(tmp_path: Path) -> None:
+    source = read(written(tmp_path, QUANTITY), Reading())
+    assert (source.task.kind, source.task.names, source.y.tolist()) == (
+        "numbers",
+        ("label",),
+        [[n] for n in range(101)],
+    )
+    assert read(written(tmp_path, QUANTITY), Reading(task="classes")).classes == 101
+
+
 def test_numbers_of_every_kind() -> None:
     frame = pandas.DataFrame({
         "label": [1, 2, 1],
@@ -189,10 +199,8 @@ def test_one_client_for_each_hospital(tmp_path: Path) -> None:
     (",x,label\n0,2,0\n1,2,1\n", {}, ": column 1 has no name; give it one, or leave it out: --drop 'Unnamed: 0'"),
     ("x,label\n1,0\n2,0\n", {}, ": column 'label': there must be at least two classes, got '0'"),
     ("x,label\n1,0\n\n2,\n", {}, ", line 4, column 'label': empty; fill in the cell, or remove the row"),
-    ("x,label\n1,0\n2,0.5\n", {}, ": column 'label': 0.5 (line 3) is not a whole number; labels must be classes"),
+    ("x,label\n1,0\n2,0.5\n", {"task": "classes"}, ": column 'label': 0.5 (line 3) is not a whole number;"),
     (MANY, {}, ": column 'label': 1,001 different labels; classification allows at most 1,000 classes"),
-    (QUANTITY, {}, ": column 'label': 101 different numbers as labels, more than 100: they look like a quantity, "
-     "not classes; choose another --label, group them into classes, or write them as texts"),
     ("x;label\n1;0;1\n", {}, ": no separator gives its first lines the same number of columns; separate columns"),
     ("dose;label\n1,5;0\n2,5;1\n", {}, ", line 2, column 'dose': '1,5' is a number with a comma; write a point"),
     ('x,site,label\n1,"a\nb",0\n1,,1\n', {"column": "site"}, ", line 4, column 'site': empty; fill in the cell"),

@@ -142,7 +142,7 @@ RECORDED = {
 
 def test_the_numbers_are_those_that_were_recorded():
     for classes, recorded in RECORDED.items():
-        [found] = measure_all([arithmetic(classes)])
+        [found] = measure_all([arithmetic(classes)], TASK)
         assert list(found.each) == [0, 2, 3, 4] and found.nonfinite == 1
         for value, expected in zip([*found.each.values(), found.together], recorded, strict=True):
             for name, number in zip(NAMES, expected, strict=True):

@@ -9,7 +9,7 @@ from partwise.runs.evaluation import Evaluation
 from partwise.runs.metrics import Scores
 from partwise.runs.observers import Seen
 
-Numbers = Mapping[str, float | None]  # of a client, by metric
+SentScore = Mapping[str, float | None]  # of a client, by metric
 
 
 class ScoredElsewhere(Evaluation):
@@ -33,7 +33,7 @@ class ScoredElsewhere(Evaluation):
             scores.append(self.scores_from(answers.scores.get("validation", {}), self.federation.validation))
         return scores
 
-    def scores_from(self, numbers: Mapping[int, Numbers], held: Sequence[Sized]) -> Scores:
+    def scores_from(self, numbers: Mapping[int, SentScore], held: Sequence[Sized]) -> Scores:
         """Return the scores that evaluated clients sent for their own samples."""
         task = self.program.task.kind
         names = METRICS_OF[task]
