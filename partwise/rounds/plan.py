@@ -234,7 +234,7 @@ def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase
 
 def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:
     """Return the cross-entropy of a mini-batch."""
-    return b.ce(predict(net, b.x, me))
+    return b.loss(predict(net, b.x, me))
 
 
 def resolve_move(method: Method, parts: Parts, move: Move, frozen: set[str] | frozenset[str]) -> ResolvedMove:
