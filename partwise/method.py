@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from partwise.client_settings import read_per_client
 from partwise.errors import ConfigError, first_line
 from partwise.hooks import check_hooks
 from partwise.options import Checked, check_option_types, obstacle, option
@@ -79,7 +80,7 @@ class Move:
     repeat: int = 1  # this many gradient steps on the same mini-batch
     batches: int = 1  # this many disjoint mini-batches a step: `b` is then a tuple
     after: str | Callable | None = None  # (net, me) -> tensors to overwrite after each step by full name: a projection
-    decay: bool = True  # a rate given here follows the run's decay, as the run's own rate does
+    decay: bool = True  # a rate given here follows the run's schedule, as the run's own rate does
 
 
 @dataclass(frozen=True, init=False)
@@ -173,7 +174,7 @@ class Stage:
     cohort: Relay | WithinGroups | None = None  # None: a random sample of all clients
     fresh: str = ""  # parts to reinitialise as the stage begins, one draw for each copy
     snapshot: str = ""  # name under which the server's parts are kept as the stage ends: the global model from then on
-    restart_lr: bool = False  # restart the decay of the learning rate
+    restart_lr: bool = False  # restart the learning-rate schedule
     report: bool = True  # `report` runs after every training, where a method has one; False: only in run("report", ...)
     predict: str | Callable = "predict"  # (net, x, me) -> logits: how clients are tested in this stage
 
@@ -194,8 +195,33 @@ class Training(Checked):
     rounds: int = option(100, "Number of rounds.", minimum=1)
     epochs: int = option(1, "Local epochs: a client's passes over its training data in a round.", minimum=1)
     batch: int = option(32, "Number of samples in a mini-batch.", minimum=1)
+    per_client: str | None = option(
+        None,
+        "CSV file of epochs and batch for single clients, in place of the run's; columns client, epochs, batch.",
+        read=read_per_client,
+    )
     lr: float = option(0.01, "Learning rate of local training in the first round.", minimum=0)
-    lr_decay: float = option(1.0, "Factor that multiplies the learning rate after every round.", above=0, maximum=1)
+    lr_schedule: Literal["constant", "step", "cosine"] = option(
+        "constant",
+        "Schedule of learning rates over rounds. constant: times --lr-decay a round; step: times --lr-factor every "
+        "--lr-step rounds; cosine: half a cosine, nearly 0 in the last round.",
+    )
+    lr_decay: float = option(
+        1.0,
+        "Factor that multiplies the learning rate after every round.",
+        above=0,
+        maximum=1,
+        when="lr_schedule=constant",
+    )
+    lr_step: int = option(
+        30, "Rounds after which the step schedule lowers learning rates.", minimum=1, when="lr_schedule=step"
+    )
+    lr_factor: float = option(
+        0.1, "Factor by which the step schedule lowers learning rates.", above=0, maximum=1, when="lr_schedule=step"
+    )
+    lr_warmup: int = option(
+        0, "Rounds of linear warm-up, in which learning rates rise before the schedule begins.", minimum=0
+    )
     momentum: float = option(
         0.0, "Momentum of SGD (AdamW: beta 1 is always 0.9).", minimum=0, below=1, when="optimizer=sgd"
     )
@@ -240,7 +266,9 @@ class Training(Checked):
     )
     finetune_epochs: int = option(5, "Epochs of fine-tuning a copy before it is tested (adapted).", minimum=1)
     finetune_lr: float | None = option(
-        None, "Learning rate of fine-tuning; unset: the learning rate of the last round.", minimum=0
+        None,
+        "Learning rate of fine-tuning; unset: the learning rate of the last round, which is nearly 0 with cosine.",
+        minimum=0,
     )
     finetune_part: str = option("*", "Parts to fine-tune: `head`, `body.fc1 head`, or `*` for all.")
 
