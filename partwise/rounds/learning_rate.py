@@ -3,7 +3,7 @@
 import math
 
 from partwise.errors import ConfigError
-from partwise.method import Training
+from partwise.training import Training
 
 
 def rate_factor(settings: Training, round: int, rounds: int) -> float:
