@@ -26,7 +26,7 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class PhaseBatches:
-    """The mini-batches of one phase of one client, a row for each step. Padding repeats the client's own first sample.
+    """The mini-batches of one phase of one client, a row for each step. Padding repeats samples of the client's own.
 
     Its columns are those of `BatchRows`, one step's mini-batches as a client's functions take them.
     """
