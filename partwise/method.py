@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.errors import ConfigError, first_line
 from partwise.hooks import check_hooks
-from partwise.options import Checked, check_option_types, obstacle, option
+from partwise.options import check_option_types, obstacle
+from partwise.training import Training
 
 if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor
@@ -79,7 +80,7 @@ class Move:
     repeat: int = 1  # this many gradient steps on the same mini-batch
     batches: int = 1  # this many disjoint mini-batches a step: `b` is then a tuple
     after: str | Callable | None = None  # (net, me) -> tensors to overwrite after each step by full name: a projection
-    decay: bool = True  # a rate given here follows the run's decay, as the run's own rate does
+    decay: bool = True  # a rate given here follows the run's schedule, as the run's own rate does
 
 
 @dataclass(frozen=True, init=False)
@@ -173,7 +174,7 @@ class Stage:
     cohort: Relay | WithinGroups | None = None  # None: a random sample of all clients
     fresh: str = ""  # parts to reinitialise as the stage begins, one draw for each copy
     snapshot: str = ""  # name under which the server's parts are kept as the stage ends: the global model from then on
-    restart_lr: bool = False  # restart the decay of the learning rate
+    restart_lr: bool = False  # restart the learning-rate schedule
     report: bool = True  # `report` runs after every training, where a method has one; False: only in run("report", ...)
     predict: str | Callable = "predict"  # (net, x, me) -> logits: how clients are tested in this stage
 
@@ -182,67 +183,6 @@ EVERYONE = "everyone"  # all clients that have training samples: `run("report", 
 
 
 # ------------------------------------------------------------------------------------------------- the method
-
-
-@dataclass(kw_only=True)
-class Training(Checked):
-    """The settings of local training and aggregation, the same for every method.
-
-    A method overrides the default of a setting only where the method itself requires it, not to match its paper.
-    """
-
-    rounds: int = option(100, "Number of rounds.", minimum=1)
-    epochs: int = option(1, "Local epochs: a client's passes over its training data in a round.", minimum=1)
-    batch: int = option(32, "Number of samples in a mini-batch.", minimum=1)
-    lr: float = option(0.01, "Learning rate of local training in the first round.", minimum=0)
-    lr_decay: float = option(1.0, "Factor that multiplies the learning rate after every round.", above=0, maximum=1)
-    momentum: float = option(
-        0.0, "Momentum of SGD (AdamW: beta 1 is always 0.9).", minimum=0, below=1, when="optimizer=sgd"
-    )
-    weight_decay: float = option(0.0, "Weight decay: an L2 penalty with SGD, decoupled with AdamW.", minimum=0)
-    optimizer: Literal["sgd", "adamw"] = option("sgd", "Optimiser of local training.")
-    clip_norm: float | None = option(
-        None, "Scale gradients with a larger norm down to this norm; unset: no clipping.", above=0
-    )
-    class_weights: Literal["equal", "balanced"] = option(
-        "equal", "Weights of classes in cross-entropy; balanced: inverse to a client's number of samples of the class."
-    )
-    sampling: Literal["shuffled", "balanced"] = option(
-        "shuffled",
-        "Composition of mini-batches. shuffled: every sample once an epoch; balanced: as many random draws, each class "
-        "equally likely.",
-    )
-    drop_last: bool = option(False, "Leave out an epoch's last mini-batch if it is incomplete.")
-    persist_optimizer_state: bool = option(False, "Keep a client's optimiser state between rounds.")
-    participation: float = option(
-        1.0, "Fraction of clients that take part in a round.", above=0, maximum=1, when="not clients_per_round"
-    )
-    clients_per_round: int | None = option(
-        None, "Number of clients that take part in a round; unset: --participation decides.", minimum=1
-    )
-    aggregation: Literal["samples", "uniform"] = option(
-        "samples", "Weight of a client in a mean: its number of training samples, or the same for all."
-    )
-    server_optimizer: Literal["sgd", "adam"] = option(
-        "sgd", "Server's optimiser, which takes the difference to the clients' mean as its gradient."
-    )
-    server_learning_rate: float | None = option(
-        None, "Learning rate of the server's optimiser; unset: 1 with sgd (the mean itself), 0.01 with adam.", above=0
-    )
-    server_momentum: float | None = option(
-        None, "Momentum of the server's optimiser; unset: 0 with sgd, 0.9 with adam.", minimum=0, below=1
-    )
-    init: Literal["common", "per_client"] = option(
-        "common", "Initial values of personal parts: the same for all clients, or drawn for each."
-    )
-    bn_buffers: Literal["local", "average"] = option(
-        "local", "Running statistics of batch-norm: kept by each client, or averaged by the server."
-    )
-    finetune_epochs: int = option(5, "Epochs of fine-tuning a copy before it is tested (adapted).", minimum=1)
-    finetune_lr: float | None = option(
-        None, "Learning rate of fine-tuning; unset: the learning rate of the last round.", minimum=0
-    )
-    finetune_part: str = option("*", "Parts to fine-tune: `head`, `body.fc1 head`, or `*` for all.")
 
 
 @dataclass(kw_only=True)

@@ -24,17 +24,21 @@ def option(
     below: float | None = None,
     up_to_clients: bool = False,
     check: Callable[[Any], object] | None = None,
+    read: Callable[[Any], Any] | None = None,
     when: str | None = None,
 ) -> Any:
     """Return a field with its default, the sentence that explains it, and the range of allowed values.
 
     `up_to_clients` limits a number of groups to the number of clients (`Method.check`). `check` raises a ConfigError
-    for a value of the right type and range that makes no sense. `when` names the settings with which the option has an
-    effect; with others, only its default is allowed: `align` (it is on), `not align`, `guide=global`,
-    `engine=auto|vector`, `not depth=1`; several are joined by `and` or `or`.
+    for a value of the right type and range that makes no sense. `read` makes the value of what a user gives, such as a
+    file or a mapping, and of the value itself. `when` names the settings with which the option has an effect; with
+    others, only its default is allowed: `align` (it is on), `not align`, `guide=global`, `engine=auto|vector`,
+    `not depth=1`; several are joined by `and` or `or`.
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "up_to_clients": up_to_clients}
-    return dataclasses.field(default=default, metadata={"help": sentence, **limits, "check": check, "when": when})
+    return dataclasses.field(
+        default=default, metadata={"help": sentence, **limits, "check": check, "read": read, "when": when}
+    )
 
 
 def field_type(field: dataclasses.Field) -> tuple[Any, bool]:
@@ -67,6 +71,8 @@ def convert(field: dataclasses.Field, value: Any) -> Any:
     plain, optional = field_type(field)
     if value is None and optional:
         return None
+    if read := field.metadata.get("read"):
+        value = read(value)
     if typing.get_origin(plain) is typing.Literal and isinstance(value, str) and value not in typing.get_args(plain):
         raise ConfigError(unknown(field.name, value, map(str, typing.get_args(plain))))
     try:

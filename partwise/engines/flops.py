@@ -33,7 +33,7 @@ def training_flops(engine: ClientEngine, request: Request, per_sample: list[floa
         cost
         * number_of_samples(
             end - begin,
-            engine.drawing.recipe(phase, request.times.get(client, 0)),
+            engine.drawing.recipe(phase, client, request.times.get(client, 0)),
         )
         for client in request.clients
         for phase, cost in zip(engine.drawing.phases(request), per_sample, strict=True)

@@ -12,7 +12,6 @@ from itertools import groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
@@ -21,7 +20,7 @@ from partwise.engines.laying_out import ClientLayout
 from partwise.engines.side_by_side import shapes
 from partwise.engines.vector import Vector
 from partwise.network.view import PerClient
-from partwise.rounds.batches import Drawing, JobBatches, PhaseBatches
+from partwise.rounds.batches import Drawing, JobBatches, wider
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
 from partwise.rounds.state import ClientState, Common, Outcome, RoundInputs
@@ -168,16 +167,6 @@ def in_rows(client: ClientState, common: Common, clients: int) -> ClientState:
     shared: RoundInputs = tree_map(lambda tensor: tensor.expand(clients, *tensor.shape), common.round)
     return client._replace(
         frozen=shared.frozen, got={**shared.got, **client.got}, extras={**shared.extras, **client.extras}
-    )
-
-
-def wider(batches: PhaseBatches, rows: int) -> PhaseBatches:
-    """Return the same mini-batches, padded to more rows: a run with smaller clients has narrower ones."""
-    more = [(0, 0), (0, 0), (0, rows - batches.samples.shape[-1])]
-    return replace(
-        batches,
-        samples=np.pad(batches.samples, more, "edge"),
-        change=np.pad(batches.change, [*more, (0, 0)], "edge"),
     )
 
 

@@ -41,7 +41,7 @@ class SideBySide:
         self.block = block  # clients in a block at most
         self.widest = 0  # slots that there were at most
         self.widths: dict[str, tuple[int, int]] = {}  # by the name of steps: their slots, and for how many clients
-        self.filler: int | None = None  # in padded rows; None: a client's own first sample. No result depends on it.
+        self.filler: int | None = None  # in padded rows; None: one of a client's own. No result depends on it.
         self.version: int | None = None  # of the method, when steps were made
         self.release()
 

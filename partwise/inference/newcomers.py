@@ -168,6 +168,7 @@ def trained_alone(config: Config, part: Federation, network: Network | None) -> 
     kept = {name: value for table in ("model", "run", "train") for name, value in tables[table].items()}
     rounds = config.method.rounds
     alone = {"participation": 1.0, "clients_per_round": None, "rounds": rounds, "eval_every": rounds}
+    alone |= {"per_client": None}  # which is for the run's clients
     simulation = prepare(make_config("local", {**kept, **alone, "moment": RECEIVED}), part, network)
     last = simulation.run().history.scores[RECEIVED]
     return {client: score.accuracy for client, score in last.items() if score.accuracy is not None}

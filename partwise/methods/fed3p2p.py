@@ -56,7 +56,7 @@ class Fed3p2p(Method):
     detach_p_head: bool = option(
         True, "Stop the personal head's gradient before the filter and body.", when="not two_phase"
     )
-    reset_lr: bool = option(True, "Restart the decay of the learning rate in phase 2.", when=TWO)
+    reset_lr: bool = option(True, "Restart the learning-rate schedule in phase 2.", when=TWO)
 
     def __post_init__(self):
         super().__post_init__()

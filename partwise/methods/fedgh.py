@@ -16,7 +16,7 @@ class FedGH(Method):
 
     share = {"body": LOCAL, "head": SERVER}
     server_lr: float | None = option(
-        None, "Learning rate of the server's head, which decays like --lr; unset: --lr.", minimum=0
+        None, "Learning rate of the server's head, which follows the schedule of --lr; unset: --lr.", minimum=0
     )
     predict_global = None
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import click
 
 from partwise import method as shares
-from partwise.method import Method, Share, Training
+from partwise.method import Method, Share
 from partwise.methods import names, source
 from partwise.options import allowed, as_written, condition
 from partwise.published import OTHERS, summaries
+from partwise.training import Training
 
 OLD_SHARES = {"CLOUD": "MIXED_GUIDE"}  # names in the folders of older runs, and what they are now
 COPIES = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partwise.client_settings import client_settings
 from partwise.rounds.augment import UNCHANGED, Augmentation
 from partwise.rounds.messages import ADAPTING, Request
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedPhase, adaptation
@@ -25,7 +26,7 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class PhaseBatches:
-    """The mini-batches of one phase of one client, a row for each step. Padding repeats the client's own first sample.
+    """The mini-batches of one phase of one client, a row for each step. Padding repeats samples of the client's own.
 
     Its columns are those of `BatchRows`, one step's mini-batches as a client's functions take them.
     """
@@ -176,6 +177,19 @@ def ordered(samples: np.ndarray, size: int) -> PhaseBatches:
     return PhaseBatches(index, count, np.arange(steps), np.zeros((*index.shape, 0)))
 
 
+def wider(batches: PhaseBatches, rows: int) -> PhaseBatches:
+    """Return the same mini-batches, padded to more rows."""
+    missing = rows - batches.samples.shape[-1]
+    if not missing:
+        return batches
+    more = [(0, 0), (0, 0), (0, missing)]
+    return replace(
+        batches,
+        samples=np.pad(batches.samples, more, "edge"),
+        change=np.pad(batches.change, [*more, (0, 0)], "edge"),
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------ a job
 
 
@@ -199,7 +213,9 @@ class Drawing:
         self.adapt_phases = adaptation(program.method, program.parts)
         largest = max(map(len, self.train))
         tested = max(len(a) + len(b) for a, b in zip(federation.test, federation.validation, strict=True))
-        self.batch = max(1, min(program.method.batch, largest))
+        self.own = client_settings(program.method.per_client, federation.names)
+        self.sizes = [max(1, min(own.batch or program.method.batch, largest)) for own in self.own]
+        self.batch = max(self.sizes)  # to which mini-batches are padded: of the client with the largest
         self.report_batch, self.predict_batch = (max(1, min(EVALUATION_BATCH, most)) for most in (largest, tested))
 
     def seed_of(self, request: Request) -> int:
@@ -225,9 +241,10 @@ class Drawing:
             drawn.append([])
             for number, phase in enumerate(phases):
                 own = samples_in_range(samples, phase.sample_range, self.range_seed, client)
-                recipe, names = self.recipe(phase, times), (client, request.round, purpose, number)
+                recipe, names = self.recipe(phase, client, times), (client, request.round, purpose, number)
                 labels = self.labels[own] if balanced else None
-                drawn[-1].append(shuffled(own, recipe, self.seed_of(request), *names, labels=labels))
+                batches = shuffled(own, recipe, self.seed_of(request), *names, labels=labels)
+                drawn[-1].append(wider(batches, self.batch))
         prepare, trained = drawn
         return JobBatches(
             prepare,
@@ -246,9 +263,9 @@ class Drawing:
             request.job == "train" and request.plan.stage.report and self.program.has("report")
         )
 
-    def recipe(self, phase: ResolvedPhase, times: int = MANY_TIMES) -> Recipe:
+    def recipe(self, phase: ResolvedPhase, client: int, times: int = MANY_TIMES) -> Recipe:
         """Return how a phase is cut into mini-batches, for a client that took part in `times` rounds before."""
-        return self.program.recipe(phase, self.batch, self.augmentation, times)
+        return self.program.recipe(phase, self.sizes[client], self.augmentation, times, self.own[client].epochs)
 
     def tested(self, client: int) -> Tensor:
         """Return the samples that evaluation predicts for a client: its test samples, then its validation samples."""

@@ -73,12 +73,20 @@ class ClientProgram:
         return self.versions[-1][0]
 
     def recipe(
-        self, phase: ResolvedPhase, batch: int, augmentation: Augmentation | None = None, times: int = MANY_TIMES
+        self,
+        phase: ResolvedPhase,
+        batch: int,
+        augmentation: Augmentation | None = None,
+        times: int = MANY_TIMES,
+        epochs: int | None = None,
     ) -> Recipe:
-        """Return how the epochs of a phase are cut into mini-batches; `times`: rounds that the client has behind it."""
+        """Return how the epochs of a phase are cut into mini-batches.
+
+        `times` are the rounds that the client has behind it, `epochs` its own, in place of the run's.
+        """
         smallest = 2 if self.parts.batch_norm and phase.training else 1
-        epochs, drop_last = phase.epochs_after(times), self.method.drop_last
-        return Recipe(batch, epochs, phase.steps, phase.batches, smallest, drop_last, augmentation=augmentation)
+        passes, drop_last = phase.epochs_after(times, epochs), self.method.drop_last
+        return Recipe(batch, passes, phase.steps, phase.batches, smallest, drop_last, augmentation=augmentation)
 
     # ---- a client's functions
 

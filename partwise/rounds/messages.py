@@ -31,7 +31,7 @@ class Request:
     copies: dict[str, Copies]  # of everything that a client does not keep itself, frozen parts included
     extras: "dict[str, Tree | PerClient]" = field(default_factory=dict)
     times: dict[int, int] = field(default_factory=dict)  # by client: rounds in which it took part before; none: 0
-    rate: float = 1.0  # the factor that decay puts on every learning rate
+    rate: float = 1.0  # the schedule's factor on every learning rate
     evaluate: bool = False  # predict the client's test and validation samples afterwards
     models: bool = False  # bring back the tensors that the client predicts with; in simulation only
     before_first_round: bool = False

@@ -1,8 +1,9 @@
 """A method's stages, resolved for a network: one share for every tensor, one setting for every tensor of a move."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from partwise.errors import ConfigError, unknown
 from partwise.method import FROZEN, LOCAL, Method, Move, Phase, Relay, Share, Stage
 from partwise.network.parts import Parts
 from partwise.network.view import Batch, Me, Net
+from partwise.rounds.learning_rate import check_schedule
 
 if TYPE_CHECKING:
     from partwise.rounds.messages import Job
@@ -41,6 +43,7 @@ class ResolvedPhase:
 
     moves: tuple[ResolvedMove, ...]
     epochs: float | Callable[[int], float]
+    run_epochs: bool  # they are the run's, in whose place a client may have its own
     steps: int | None
     batches: int
     training: bool
@@ -51,8 +54,10 @@ class ResolvedPhase:
     every_round: bool  # a phase of training, not of adaptation before a test
     name: str  # the same in every process: `stage 0, phase 1`
 
-    def epochs_after(self, times: int) -> float:
-        """Return the epochs of a client that took part in `times` rounds before this one."""
+    def epochs_after(self, times: int, own: int | None = None) -> float:
+        """Return the epochs of a client that took part in `times` rounds before this one; `own` are its own, if any."""
+        if own is not None and self.run_epochs:
+            return own
         return self.epochs(times) if callable(self.epochs) else self.epochs
 
 
@@ -66,7 +71,8 @@ class Plan:
     prepare: tuple[ResolvedPhase, ...]
     phases: tuple[ResolvedPhase, ...]
     first_round: int  # of the run
-    rate_origin: int  # the round at which the decay of the learning rate last started
+    rate_origin: int  # the round at which the learning-rate schedule last started
+    rate_rounds: int  # rounds of that schedule, until the next restart or the end of the run
     fresh: tuple[str, ...]
     predict: Callable  # (net, x, me) -> logits
     finetuning: ResolvedPhase  # the adaptation that is the same for every method
@@ -147,7 +153,9 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
         if number == 0 and method.init == "per_client":
             fresh += tuple(n for n, s in share.items() if s == LOCAL and n not in parts.buffers and n not in fresh)
         tuned = finetuning(method, parts, predict)
-        result.append(Plan(number, stage, share, prepare, phases, first_round, origin, fresh, predict, tuned))
+        result.append(
+            Plan(number, stage, share, prepare, phases, first_round, origin, method.rounds, fresh, predict, tuned)
+        )
         if isinstance(stage.cohort, Relay):
             check_relay(method, number, stage, share)
         first_round += stage.rounds
@@ -159,7 +167,10 @@ def plans(method: Method, parts: Parts) -> list[Plan]:
             f"the stages of {type(method).__name__} have {lengths} rounds, but rounds = {method.rounds}: make the "
             "stages' rounds add up to it, or set rounds to their sum"
         )
-    return result
+    starts = sorted({plan.rate_origin for plan in result})
+    spans = {start: end - start for start, end in pairwise([*starts, first_round])}
+    check_schedule(method, list(spans.values()))
+    return [replace(plan, rate_rounds=spans[plan.rate_origin]) for plan in result]
 
 
 def check_relay(method: Method, number: int, stage: Stage, share: dict[str, Share]) -> None:
@@ -207,6 +218,7 @@ def resolve_phase(
     return ResolvedPhase(
         trained,
         epochs,
+        phase.epochs is None and phase.steps is None,
         phase.steps,
         phase.batches,
         phase.mode == "train",

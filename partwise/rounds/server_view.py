@@ -11,6 +11,7 @@ from partwise.method import Method
 from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
+from partwise.rounds.learning_rate import rate_factor
 from partwise.rounds.messages import Updates
 from partwise.rounds.mixing import Copies
 from partwise.rounds.plan import Plan
@@ -66,7 +67,7 @@ class ServerView:
 
     def decay(self, round: int) -> float:
         """Return the factor on learning rates in a round of this stage: `server.decay(server.round)`."""
-        return self.method.lr_decay ** (round - self.plan.rate_origin)
+        return rate_factor(self.method, round - self.plan.rate_origin, self.plan.rate_rounds)
 
     def stream(self, *names: str | int) -> np.random.Generator:
         """Return a numpy generator seeded by names, for the server's own use: `server.stream("noise", round)`."""

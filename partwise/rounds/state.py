@@ -57,7 +57,7 @@ class RoundInputs(NamedTuple):
     frozen: Tensors
     got: Tensors  # what every client received, beside its own tensors
     extras: Extras  # that every client received
-    rate: Tensor  # () the factor that decay puts on every learning rate
+    rate: Tensor  # () the schedule's factor on every learning rate
 
 
 class Common(NamedTuple):

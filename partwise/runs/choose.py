@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from partwise.client_settings import ClientSettings, client_settings
 from partwise.data import Federation
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.engine import Engine
@@ -156,9 +157,11 @@ def steps_in_phase(federation: Federation, method: Method, plan: Plan, phase: Re
     """Estimate the number of mini-batches of all clients in a phase, over all rounds of its stage."""
     number = method.clients_per_round
     share = method.participation if number is None else number / federation.clients
-    return (
-        plan.rounds * phase.epochs_after(MANY_TIMES) * share * sum(len(own) / method.batch for own in federation.train)
+    every = zip(federation.train, client_settings(method.per_client, federation.names), strict=True)
+    in_round = sum(
+        phase.epochs_after(MANY_TIMES, own.epochs) * len(k) / (own.batch or method.batch) for k, own in every
     )
+    return plan.rounds * share * in_round
 
 
 def to_compile(
@@ -166,15 +169,20 @@ def to_compile(
 ) -> tuple[str, ...]:
     """Return the names of the phases to compile: the steps of each must pay for its own compilation.
 
-    On a GPU the steps of the largest client count, were it in every round: others are stepped beside it.
+    On a GPU the steps of the client with most count, were it in every round: others are stepped beside it.
     """
 
     def pays(plan: Plan, phase: ResolvedPhase) -> bool:
         if device.type == "cpu":
             return steps_in_phase(federation, program.method, plan, phase) >= COMPILING_PAYS
-        largest = max(map(len, federation.train))
-        return plan.rounds * number_of_steps(largest, program.recipe(phase, program.method.batch)) >= COMPILING_PAYS
+        return plan.rounds * max(steps_of(phase, *each) for each in clients) >= COMPILING_PAYS
 
+    def steps_of(phase: ResolvedPhase, samples: int, own: ClientSettings) -> int:
+        recipe = program.recipe(phase, own.batch or program.method.batch, epochs=own.epochs)
+        return number_of_steps(samples, recipe)
+
+    settings = client_settings(program.method.per_client, federation.names)
+    clients = set(zip(map(len, federation.train), settings, strict=True))
     phases = [(plan, phase) for plan in stages for phase in (*plan.prepare, *plan.phases)]
     return tuple(each.name for plan, each in phases if wanted == "yes" or (wanted == "auto" and pays(plan, each)))
 

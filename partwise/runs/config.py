@@ -12,10 +12,11 @@ from typing import Any
 from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
-from partwise.method import Method, Training
+from partwise.method import Method
 from partwise.methods import find, names, published_method
 from partwise.options import convert
 from partwise.runs.settings import TABLES, Data, Failures, Model, Privacy, Robust, Run, Settings
+from partwise.training import Training
 
 LIES_AT = "# lies at "  # begins the line below a relative path: where it led when it was written
 HANDED_IN = "handed in from Python:"  # stands for an object that no file can name

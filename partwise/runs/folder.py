@@ -143,7 +143,8 @@ class RunFolder:
         there = [line for line in stored if line not in wanted]
         here = [line for line in wanted if line not in stored]
         names = {line.removeprefix("# ").split(" ")[0] for line in (*there, *here)}
-        longer = names <= set(ROUNDS) and self.config.method.rounds > rounds_in(stored)
+        method = self.config.method
+        longer = names <= set(ROUNDS) and method.rounds > rounds_in(stored) and method.lr_schedule != "cosine"
         if names and not longer and not self.force:
             raise ConfigError(
                 f"'{self.path}' holds a run with other settings: {', '.join(there) or 'nothing'} there, "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from partwise.engines.client_engine import ClientEngine
+from partwise.rounds.learning_rate import rate_factor
 from partwise.rounds.messages import Job, Request, Updates
 from partwise.rounds.plan import Plan
 from partwise.rounds.server import Server
@@ -35,10 +36,16 @@ class Joining:
         self.take_groups()
         for number in range(rounds if keeps_something(self.engine, self.server.plan) else 0):
             request = self.server.request("train", self.clients)
-            self.engine.run(replace(request, round=request.round + number, evaluate=False))
+            rate = self.rate(request, number, rounds)
+            self.engine.run(replace(request, round=request.round + number, rate=rate, evaluate=False))
             self.server.times[self.clients] += 1
         request = self.server.request(last_job(self.engine, self.server.plan), self.clients, evaluate=True, models=True)
         return request, self.engine.run(request)
+
+    def rate(self, request: Request, number: int, rounds: int) -> float:
+        """Return the factor on learning rates in a newcomer's round; a schedule that is over begins again for it."""
+        method = self.server.method
+        return request.rate if method.lr_schedule == "constant" else rate_factor(method, number, rounds)
 
     def take_mean_copies(self) -> None:
         """Give newcomers the mean of what the server mixes for each client."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from partwise.client_settings import check_names, settings_by_name
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.client_engine import ClientEngine
@@ -187,13 +188,26 @@ def programmed(
     prepared = method.build(parts, sizes).prepared(scope)
     for module in prepared.modules.values():
         module.to(device, dtype)
-    if prepared.batch_norm and method.batch == 1:
+    own = settings_by_name(method.per_client).values()
+    if prepared.batch_norm and 1 in (method.batch, *(each.batch for each in own)):
         raise ConfigError("batch = 1 is too small for batch-norm; set batch to at least 2")
     resolved = plans(method, prepared)
+    check_per_client(config, resolved)
     channels = (-1, *[1] * (len(shape) - 1))
     centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
     return ClientProgram(method, prepared, scope, source.task, centre, scale, dtype, compute), resolved
+
+
+def check_per_client(config: Config, plans: list[Plan]) -> None:
+    """Refuse epochs and batch of single clients where they would have no effect."""
+    own = settings_by_name(config.method.per_client).values()
+    if own and config.method.pooled:
+        raise ConfigError(f"per_client: {label(config.name)} trains on all samples in one place; leave it out")
+    if any(each.epochs for each in own) and not any(phase.run_epochs for plan in plans for phase in plan.phases):
+        raise ConfigError(
+            f"per_client: {label(config.name)} sets the epochs of all its phases itself; give clients batches only"
+        )
 
 
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
@@ -233,6 +247,8 @@ def check_federation(federation: Federation, plans: list[Plan], config: Config) 
         raise DataError("no client has a training sample")
     config.check_clients(federation.clients)
     config.method.check(federation.clients)
+    if federation.holds == "all":  # else the server knows all names
+        check_names(config.method.per_client, federation.names)
     if federation.holds == "some":  # the server knows the rest
         return
     if not any(len(own) and len(test) for own, test in zip(federation.train, federation.test, strict=True)):
@@ -251,10 +267,11 @@ def check_federation(federation: Federation, plans: list[Plan], config: Config) 
 def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
     """Refuse a run in which there is something to train and nobody can."""
     phases = [phase for plan in stages for phase in plan.phases if phase.steps or phase.epochs_after(MANY_TIMES)]
-    recipes = [engine.drawing.recipe(phase) for phase in phases]
-    largest = max(map(len, engine.train))
-    if recipes and not any(number_of_steps(largest, recipe) for recipe in recipes):
-        needed = min(recipe.smallest * recipe.batches for recipe in recipes)
+    order = sorted(range(len(engine.train)), key=lambda client: -len(engine.train[client]))
+    recipes = ((client, engine.drawing.recipe(phase, client)) for client in order for phase in phases)
+    if phases and not any(number_of_steps(len(engine.train[client]), recipe) for client, recipe in recipes):
+        largest, own = len(engine.train[order[0]]), [engine.drawing.recipe(phase, order[0]) for phase in phases]
+        needed = min(recipe.smallest * recipe.batches for recipe in own)
         why = " (batch-norm cannot learn from one sample)" if engine.program.parts.batch_norm else ""
         raise DataError(
             f"no client can make a step: it needs {needed} training samples{why}, and the largest client has {largest}"

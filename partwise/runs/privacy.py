@@ -65,6 +65,8 @@ def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]
             raise ConfigError(
                 f"dp_clip: {setting} = {getattr(method, setting)} depends on a client's labels; use {plain}"
             )
+    if method.per_client is not None:
+        raise ConfigError("dp_clip: with per_client epsilon would differ between clients; leave out one of the two")
     for move in (move for plan in stages for phase in trained(plan) for move in phase.moves):
         if move.gradient or move.update:
             function = move.move.gradient or move.move.update
@@ -94,7 +96,8 @@ def uses_of(engine: ClientEngine, plan: Plan) -> Uses:
 
     A mini-batch is the largest share of its samples.
     """
-    smallest = min(len(own) for own in engine.train if len(own))
+    client = min((k for k, own in enumerate(engine.train) if len(own)), key=lambda k: len(engine.train[k]))
+    smallest = len(engine.train[client])
     steps = passes = 0
     rate = 0.0
     for phase in trained(plan):
@@ -103,7 +106,7 @@ def uses_of(engine: ClientEngine, plan: Plan) -> Uses:
         turns = sum(move.move.repeat for move in phase.moves)
         taken = 0
         for times in (0, MANY_TIMES):
-            recipe = engine.drawing.recipe(phase, times)
+            recipe = engine.drawing.recipe(phase, client, times)
             pieces = max(1, len(epoch(samples, recipe)))
             taken = max(taken, number_of_steps(samples, recipe))
         steps += turns * taken

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from partwise.data import parse_rule
 from partwise.errors import ConfigError, unknown
-from partwise.method import Training
 from partwise.options import Checked, option
 from partwise.records.metrics import ChoosingMetric
+from partwise.training import Training
 
 Settings = dict[str, Any]  # by name, as Python, a file or a command line gives them; `convert` checks them
 DEVICES = ("auto", "cpu", "cuda")

@@ -126,7 +126,7 @@ def plain_and_filtered(config: Config) -> tuple[Config, Config]:
 
 def rebuilt_samples(config: Config, samples: int = 4) -> tuple[Tensor, Tensor]:
     """Return (samples, ...) one client's only mini-batch, and its reconstruction from the upload, both standardised."""
-    method = replace(config.method, batch=samples, epochs=1, momentum=0.0, lr_decay=1.0)
+    method = replace(config.method, batch=samples, epochs=1, per_client=None, momentum=0.0, lr_decay=1.0)
     data, run = replace(config.data, train_samples=samples), replace(config.run, dtype="float64", device="cpu")
     simulation = prepare(replace(config, method=method, data=data, run=run))
     server, source, parts = simulation.server, simulation.federation.source, simulation.program.parts

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 
-from partwise.method import Training
 from partwise.methods import find, names
+from partwise.training import Training
 from tests.support.commands import refuse, succeed
 
 

@@ -47,6 +47,7 @@ def test_the_commands_one_after_the_other(page, tmp_path, monkeypatch):
     (tmp_path / "pulled.py").write_text(method, encoding="utf-8")
     digits = partwise.load("digits")
     np.savez(tmp_path / "new-client.npz", x=digits.x[:60].numpy(), y=digits.y[:60].numpy())
+    (tmp_path / "per-client.csv").write_text("client,epochs,batch\n0,2,\n3,1,16\n", encoding="utf-8")
     (tmp_path / "photos").mkdir()
     Image.fromarray(digits.x[0, 0].numpy()).save(tmp_path / "photos" / "one.png")
     assert len(commands) >= 10

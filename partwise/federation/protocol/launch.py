@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from partwise.client_settings import check_names
 from partwise.data.standardise import centre_and_scale
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.protocol.claims import admitted, check_participants, fewest_silos
@@ -240,6 +241,7 @@ def federated(config: Config, members: Members, before: Any = None) -> Simulatio
     """Return a run over nodes, ready for round 0."""
     config = on_server(config)
     agreed = members.joined()
+    check_names(config.method.per_client, agreed.names)
     simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
     server = simulation.server
     server.safeguards = replace(

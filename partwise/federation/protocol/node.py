@@ -103,6 +103,7 @@ class Node:
             raise ConfigError("a run's name is made of letters, digits, _ and -: it is that of a folder here")
         self.releases.check_run(run)
         name = self.silo.method(message.method, message.file, host)
+        self.silo.check_settings(settings)
         config = self.silo.config(make_config(name, settings))
         with kept_here(self.silo):
             federation = self.silo.federation(config)

@@ -113,10 +113,12 @@ class Allowed:
         if self.most_rounds is not None and simulation.total > self.most_rounds:
             raise ConfigError(f"{who} takes part in at most {self.most_rounds} rounds, the run has {simulation.total}")
         for phase in phases(simulation):
-            size = simulation.engine.drawing.recipe(phase).size
-            if size < self.min_batch:
-                raise ConfigError(f"{who} wants a batch of at least {self.min_batch}, the run has {size}")
-            for own in filter(len, simulation.federation.train):
+            for client, own in enumerate(simulation.federation.train):
+                if not len(own):  # another node's client
+                    continue
+                size = simulation.engine.drawing.recipe(phase, client).size
+                if size < self.min_batch:
+                    raise ConfigError(f"{who} wants a batch of at least {self.min_batch}, the run has {size}")
                 begin, end = bounds(len(own), phase.sample_range)
                 if phase.sample_range != (0, 1) and 0 < end - begin < self.min_train_samples:
                     raise ConfigError(

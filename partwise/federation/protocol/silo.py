@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from partwise.client_settings import names_file
 from partwise.data import CATALOGUE, load
 from partwise.data.source import Federation, Source
 from partwise.data.splits import limit_train, split_test, split_validation
-from partwise.errors import ConfigError, DataError, Problems, unknown
+from partwise.errors import ConfigError, DataError, Problems, short, unknown
 from partwise.federation.protocol.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
 from partwise.options import allowed as allowed_values
@@ -102,6 +103,12 @@ class Silo:
         larger = {key: max(getattr(made.privacy, key), getattr(self.allow, key)) for key in minima}
         failures = replace(made.failures, failure_trace=None)  # played on the server, whose file it is
         return replace(made, privacy=replace(made.privacy, **larger), failures=failures)
+
+    def check_settings(self, settings: Settings) -> None:
+        """Refuse a setting that names a file and would be read with the settings themselves."""
+        given = settings.get("per_client")
+        if isinstance(given, str) and names_file(given):
+            raise ConfigError(f"{self.name} reads no file that a server names: per_client = '{short(given)}'")
 
     def check_named(self, config: Config) -> None:
         """Refuse to read a file that the server names. A node with simulated clients reads those that it lists."""
