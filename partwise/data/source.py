@@ -45,6 +45,9 @@ class Source:
     table: TableTransform | None = None  # how rows became samples, where it is a table
     white: float = 255.0  # the brightest value of its images
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
+    no_features: tuple[str, ...] = ()  # the other columns of a table, the label first
+    groups: Tensor | None = None  # (samples,) int64: samples of one group stay on one side of every split
+    late: Tensor | None = None  # (samples,) bool: the samples for testing, where a date decides
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -220,7 +220,7 @@ def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> Table
             shape=shape,
             features=list(transform.features),
             columns=list(transform.columns),
-            beside=list(dict.fromkeys([data.label, *dropped, *source.columns, *beside])),
+            beside=list(dict.fromkeys([*(source.no_features or (data.label, *dropped)), *source.columns, *beside])),
             missing=data.missing,
             nonfinite=data.allow_nonfinite_data,
             other_texts="zeros" if federation.holds == "some" else "refuse",

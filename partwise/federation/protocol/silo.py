@@ -13,7 +13,7 @@ import torch
 
 from partwise.data import CATALOGUE, load
 from partwise.data.source import Federation, Source
-from partwise.data.splits import limit_train, split_test, split_validation
+from partwise.data.splits import limit_train, split_samples, split_validation
 from partwise.errors import ConfigError, DataError, Problems, unknown
 from partwise.federation.protocol.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
@@ -29,7 +29,7 @@ from partwise.runs.settings import Data, Run, Settings
 LARGEST_VALUE = 3e38  # of numbers in data, which are float32
 QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
-OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
+OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed", "split_by", "test_after")  # and divides them
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
 OPTIONS = {  # of the command line, as problems of data name them, and the settings of [data] that do the same
@@ -173,13 +173,13 @@ def one_client(source: Source, settings: Data, name: str) -> Federation:
     """Return all samples as one client's, divided as the silo says, as a simulation divides those of this name."""
     seed, streams = settings.split_seed or SPLIT_SEED, (name,)
     share = source.test_share if settings.test_share is None else settings.test_share
-    if source.train < len(source.y):  # it brings a test set of its own
+    if source.train < len(source.y) and source.groups is None and source.late is None:  # it brings a test set
         train, test = [torch.arange(source.train)], [torch.arange(source.train, len(source.y))]
     else:
-        train, test = split_test([torch.arange(len(source.y))], share, seed, streams)
+        train, test = split_samples(source, [torch.arange(len(source.y))], share, seed, streams)
     if settings.train_samples is not None:
         train = limit_train(train, settings.train_samples, seed, streams)
-    train, validation = split_validation(train, settings.validation, seed, streams)
+    train, validation = split_validation(train, settings.validation, seed, streams, source.groups)
     tested = torch.cat(list(test)).sort().values
     return Federation(source, list(train), list(test), tested, list(validation), names=streams)
 
