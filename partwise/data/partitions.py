@@ -99,6 +99,8 @@ def partition(
         global_test = torch.arange(first_test, len(labels))
     else:
         train, test = split_samples(source, train, test_share, seed, streams)
+        if source.groups is not None and not any(map(len, test)):
+            raise ConfigError("split_by: no client has rows of two different values, so no client could be tested")
         global_test = torch.cat(test).sort().values
     if train_samples is not None:
         train = limit_train(train, train_samples, seed, streams)

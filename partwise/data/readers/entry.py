@@ -46,6 +46,11 @@ class TableColumns:
     drop: tuple[str, ...] = ()  # numbers of people, and what follows from other columns
     split_by: str | None = None  # who occurs in several rows
 
+    @property
+    def no_features(self) -> tuple[str, ...]:
+        """Return the columns that are no features beside the label, whatever divides the rows."""
+        return (*self.drop, self.client, *([self.split_by] if self.split_by else []))
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataEntry:

@@ -167,7 +167,7 @@ def cells(values: Any) -> Any:
     if not isinstance(values, np.ndarray) or values.ndim != 1:
         return None
     if isinstance(values, np.ma.MaskedArray):
-        return np.ma.filled(values.astype(object), None)
+        return np.where(np.ma.getmaskarray(values), None, values.data.astype(object))
     return values.astype(object) if values.dtype.kind in "US" else values
 
 

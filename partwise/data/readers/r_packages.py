@@ -24,7 +24,7 @@ def load(known: DataEntry, place: DataPlace, reading: Reading) -> Source:
         reading,
         label=columns.label if reading.label == Reading.label else reading.label,
         column=client,
-        drop=tuple(column for column in (*columns.drop, columns.client, *reading.drop) if column != client),
+        drop=tuple(column for column in (*columns.no_features, *reading.drop) if column != client),
         split_by=reading.split_by or columns.split_by,
     )
     return source_of(table, wanted, known.name)
