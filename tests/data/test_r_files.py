@@ -19,6 +19,7 @@ from partwise.data.readers.r_files import read_package_frame
 from partwise.data.readers.tables import opened_table, read
 from partwise.data.reading import Reading
 from partwise.errors import ConfigError, DataError
+from partwise.federation.protocol.silo import read_silo
 from partwise.reporting.own import own_data_facts
 from tests.support.files import refusal
 from tests.support.r_files import (
@@ -115,6 +116,13 @@ def test_one_of_several_data_frames_is_chosen_by_its_name(tmp_path: Path) -> Non
     assert "unknown data frame 'secnd'; did you mean 'second'?" in refusal(DataError, lambda: load(f"{path}#secnd"))
     assert "unknown data set" in refusal(ConfigError, lambda: load(f"{tmp_path}/one.rda#first"))
     assert "unknown data set" in refusal(ConfigError, lambda: load(f"{written(tmp_path, b'x,label', 'a.csv')}#first"))
+
+
+def test_a_silos_file_names_a_data_frame_beside_it(tmp_path: Path) -> None:
+    written(tmp_path, rda({"first": FIRST, "second": SECOND}), "two.rda")
+    silo = tmp_path / "graz.toml"
+    silo.write_text('name = "Graz"\n[data]\ndata = "two.rda#second"\n')
+    assert load(read_silo(silo).data["data"]).x.tolist() == [[1.5], [2.5]]
 
 
 def test_a_folder_may_hold_a_file_of_r_for_each_client(tmp_path: Path) -> None:

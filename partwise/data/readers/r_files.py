@@ -23,7 +23,7 @@ R_FORMATS = (b"RDX", b"RDA", b"RDB", b"X\n", b"A\n", b"B\n")  # how the files of
 COMPRESSED: Mapping[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 PIECE = 1 << 20  # bytes that are decompressed together
 XZ_OF_PACKAGES = ({"id": lzma.FILTER_LZMA2, "preset": 6},)  # theirs has no header of its own
-TEXT_MARK, TEXT_BYTES = b"\t", 600  # in front of each text, and the memory that it may take while it is read
+TEXT_MARK, TEXT_BYTES = b"\t", 800  # in front of each text, and the memory that it may take while it is read
 STEP_BYTES = 64  # of each number of a sequence of which a file holds only the ends
 
 
@@ -167,7 +167,9 @@ def cells(values: Any) -> Any:
     if not isinstance(values, np.ndarray) or values.ndim != 1:
         return None
     if isinstance(values, np.ma.MaskedArray):
-        return np.where(np.ma.getmaskarray(values), None, values.data.astype(object))
+        plain = values.data.astype(object)
+        plain[np.ma.getmaskarray(values)] = None
+        return plain
     return values.astype(object) if values.dtype.kind in "US" else values
 
 

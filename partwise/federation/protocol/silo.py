@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from partwise.data import CATALOGUE, load
+from partwise.data.readers.tables import file_and_frame
 from partwise.data.source import Federation, Source
 from partwise.data.splits import limit_train, split_samples, split_validation
 from partwise.errors import ConfigError, DataError, Problems, unknown
@@ -232,7 +233,7 @@ def read_silo(path: Path) -> Silo:
                 converted(fields_by_name(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
-        if key in data and beside.exists():
+        if key in data and file_and_frame(beside)[0].exists():
             data[key] = str(beside)
     for key, value in allow.items():
         with problems.collect(f"'{path}' [allow]"):
