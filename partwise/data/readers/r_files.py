@@ -39,7 +39,7 @@ def read_frame(path: Path, name: str = "") -> DataTable:
     if not name and len(frames) > 1:
         listed = short(", ".join(frames))
         raise DataError(f"{path}: it holds {len(frames)} data frames: {listed}; choose one, as {path}#{first}")
-    return as_table(frames[name or first], encoding, f"{path}#{name}" if name else str(path))
+    return table_of_frame(frames[name or first], encoding, f"{path}#{name}" if name else str(path))
 
 
 def read_package_frame(index: Path, name: str) -> DataTable:
@@ -48,7 +48,7 @@ def read_package_frame(index: Path, name: str) -> DataTable:
     check_plain_file(data)
     try:
         root, encoding = parsed(unpacked(index), index)
-        entries = {str(key): value for key, value in converted(root, encoding)["variables"].items()}
+        entries = {str(key): value for key, value in python_values(root, encoding)["variables"].items()}
         if name not in entries:
             raise DataError(f"{index}: {unknown('data frame', name, entries)}")
         begin, size = map(int, entries[name])
@@ -59,7 +59,7 @@ def read_package_frame(index: Path, name: str) -> DataTable:
         raise
     except Exception as error:  # a broken file may raise anything in rdata
         raise DataError(f"{data}: cannot be read: {one_line(error)}") from error
-    return as_table(root, encoding, f"{data}#{name}")
+    return table_of_frame(root, encoding, f"{data}#{name}")
 
 
 def unpacked(path: Path) -> bytes:
@@ -144,12 +144,12 @@ def is_frame(thing: Any) -> bool:
     )
 
 
-def as_table(frame: Any, encoding: str | None, where: str) -> DataTable:
+def table_of_frame(frame: Any, encoding: str | None, where: str) -> DataTable:
     """Return one of R's data frames as a table: factors are categories, which are texts, and NA is empty."""
     pandas = needed("pandas", "tables")
     try:
-        names = converted(dict(pairs(frame.attributes))["names"], encoding)
-        columns = [cells(converted(column, encoding)) for column in frame.value]
+        names = python_values(dict(pairs(frame.attributes))["names"], encoding)
+        columns = [cells(python_values(column, encoding)) for column in frame.value]
         rows = max((len(column) for column in columns if column is not None), default=0)
         # A column that is a matrix or a list is left for the refusal of what is neither numbers nor texts.
         filled: list[Any] = [[[]] * rows if column is None else column for column in columns]
@@ -173,7 +173,7 @@ def cells(values: Any) -> Any:
     return values.astype(object) if values.dtype.kind in "US" else values
 
 
-def converted(thing: Any, encoding: str | None) -> Any:
+def python_values(thing: Any, encoding: str | None) -> Any:
     """Return an R object in Python's types."""
     pandas, conversion = needed("pandas", "tables"), needed("rdata", "r").conversion
 
