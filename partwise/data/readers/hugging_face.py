@@ -17,7 +17,7 @@ from partwise.data.readers.arrays import same_classes
 from partwise.data.readers.files import Files
 from partwise.data.readers.frames import DataTable
 from partwise.data.readers.images import decode_images
-from partwise.data.readers.test_rows import with_test_rows
+from partwise.data.readers.row_splits import with_row_splits
 from partwise.data.reading import Reading
 from partwise.data.source import Source, image_source
 from partwise.errors import ConfigError, DataError, needed, one_line, short
@@ -123,7 +123,7 @@ def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     if torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2]):
         x = x[:, :1].contiguous()
     source = image_source(name, x, y, len(names), len(y), class_names=names)
-    return with_test_rows(tables.partitioned_by(source, table, client), table, reading)
+    return with_row_splits(tables.partitioned_by(source, table, client), table, reading)
 
 
 def _check_features(where: str, train: Any, test: Any) -> None:

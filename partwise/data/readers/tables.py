@@ -23,7 +23,7 @@ from partwise.data.checks import lacking
 from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, pandas_kind
 from partwise.data.readers.labels import as_classes, encode_labels
 from partwise.data.readers.r_files import R_ENDINGS, read_frame
-from partwise.data.readers.test_rows import with_test_rows
+from partwise.data.readers.row_splits import with_row_splits
 from partwise.data.reading import Reading
 from partwise.data.room import check_plain_file, check_room, room
 from partwise.data.source import Column, Source
@@ -211,7 +211,7 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
         standardise=True,
         no_features=tuple(apart),
     )
-    return with_test_rows(partitioned_by(source, table, client), table, reading)
+    return with_row_splits(partitioned_by(source, table, client), table, reading)
 
 
 @contextmanager

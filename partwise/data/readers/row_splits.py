@@ -15,7 +15,7 @@ from partwise.data.source import Source
 from partwise.errors import DataError, needed
 
 
-def with_test_rows(source: Source, table: DataTable, reading: Reading) -> Source:
+def with_row_splits(source: Source, table: DataTable, reading: Reading) -> Source:
     """Return the source of a table, with the groups and the test rows that columns of the table name."""
     if reading.split_by is not None:
         groups, _ = encode_labels(table.filled(reading.split_by), table.column(reading.split_by))
