@@ -2,6 +2,7 @@
 
 OWN_KINDS = {
     "FILE.csv, FILE.parquet": "a table: --label names the column to predict, --partition column:NAME the clients",
+    "FILE.rds, FILE.rda#NAME": "a table that R saved; NAME chooses among several data frames",
     "FOLDER of such files": "a table for each client, which is called as its file is",
     "FILE.npz": "arrays x and y",
     "FOLDER with train/0.npz ...": "arrays x and y of each client, and its test set in test/0.npz; PFLlib's files",

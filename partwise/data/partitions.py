@@ -10,7 +10,7 @@ from partwise.data.checks import check
 from partwise.data.rule_counts import CountTable, Shares, counts_by_rule
 from partwise.data.rules import Rule, parse_rule
 from partwise.data.source import Column, Federation, Source
-from partwise.data.splits import check_shares, limit_train, split_test, split_validation
+from partwise.data.splits import check_shares, limit_train, split_samples, split_validation
 from partwise.errors import ConfigError, unknown
 from partwise.streams import stream
 
@@ -42,8 +42,9 @@ def partition(
     clients        unset: 20, or as many as the column has values.
     split          `merged`: the original training and test samples together are divided among the clients, then each
                    client's own into `test_share` for testing, to the nearest sample, and the rest for training; a
-                   client of two samples or more gets at least one of either. `original`: the training set is divided,
-                   and the test set by the same column, or class by class in the same shares.
+                   client of two samples or more gets at least one of either. Groups of the source stay together, and
+                   its late samples are those for testing. `original`: the training set is divided, and the test set by
+                   the same column, or class by class in the same shares.
     min_samples    fewest samples of a client, before its own are split; smaller draws are repeated, and finally
                    refused. 10 for `dir` and `quantity`, 1 for the others; with 0, a client may be left empty.
     cap            `dir` gives no more classes to a client that already holds an even share of all samples.
@@ -74,6 +75,8 @@ def partition(
     check_shares(test_share, train_samples, validation)
     if split == "original" and source.train == len(labels):
         raise ConfigError(f"data set '{source.name}' has no test set of its own; use split merged")
+    if split == "original" and (source.groups is not None or source.late is not None):
+        raise ConfigError("split_by and test_after divide each client's own samples; use split merged")
 
     names: tuple[str, ...] = ()
     first_test = source.train if split == "original" else len(labels)
@@ -95,11 +98,13 @@ def partition(
         test = [own + first_test for own in test]
         global_test = torch.arange(first_test, len(labels))
     else:
-        train, test = split_test(train, test_share, seed, streams)
+        train, test = split_samples(source, train, test_share, seed, streams)
+        if source.groups is not None and not any(map(len, test)):
+            raise ConfigError("split_by: no client has rows of two different values, so no client could be tested")
         global_test = torch.cat(test).sort().values
     if train_samples is not None:
         train = limit_train(train, train_samples, seed, streams)
-    train, held_back = split_validation(train, validation, seed, streams)
+    train, held_back = split_validation(train, validation, seed, streams, source.groups)
     return Federation(source, train, test, global_test, held_back, rule, names)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from partwise.data.rules import parse_test_after
 from partwise.errors import ConfigError
 
 TaskName = Literal["auto", "classes", "labels", "numbers", "places"]
@@ -23,6 +24,13 @@ class Reading:
     column: str | None = None  # the column of a table by which samples are divided: no feature either
     missing: Literal["refuse", "mean"] = "refuse"  # what becomes of a table's empty cells
     allow_nonfinite: bool = False  # NaN and infinity are let through
+    split_by: str | None = None  # the column of a table whose equal values stay on one side of every split
+    test_after: str | None = None  # COLUMN=FIRST: rows from this date or number on are for testing
+
+    def no_features(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of a table that are no features, labels first; the clients' column is one more."""
+        dated = [parse_test_after(self.test_after)[0]] if self.test_after else []
+        return (*self.label_columns(columns), *self.drop, *([self.split_by] if self.split_by else []), *dated)
 
     def label_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the label columns; `columns` are those of the table, whose names may hold commas."""
@@ -31,6 +39,7 @@ class Reading:
     def refuse_what_is_for_tables(self, what: str) -> None:
         """Refuse settings about columns for data that are not a table: they would have no effect."""
         usual = Reading()
-        given = [name for name in ("label", "drop", "missing") if getattr(self, name) != getattr(usual, name)]
+        names = ("label", "drop", "missing", "split_by", "test_after")
+        given = [name for name in names if getattr(self, name) != getattr(usual, name)]
         if given:
             raise ConfigError(f"{', '.join(given)}: applies only to tables, and {what} is not one; remove it")

@@ -1,6 +1,8 @@
-"""Partition rules as texts: `dir:0.1`, `pat:2`, `iid`, `column:hospital`, ..."""
+"""How samples are divided, as texts: `dir:0.1`, `pat:2`, `iid`, `column:hospital`, ... and `admitted=2020-01-01`."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from math import inf
 
 from partwise.errors import ConfigError, unknown
@@ -50,3 +52,18 @@ def parse_rule(text: str) -> Rule:
     if kind == "file" and value:
         return Rule(kind, path=value)
     raise ConfigError(f"partition '{text}' is not allowed; it must be {RULE_PARAMETERS[kind]}")
+
+
+def parse_test_after(text: str) -> tuple[str, float | datetime]:
+    """Return the column of a text, and the first date or number whose rows are for testing."""
+    column, _, first = text.rpartition("=")
+    if column:
+        with suppress(ValueError):
+            if -inf < float(first) < inf:
+                return column, float(first)
+        with suppress(ValueError):
+            return column, datetime.fromisoformat(first)
+    raise ConfigError(
+        f"test_after = '{text}' is not allowed; it must be COLUMN=DATE or COLUMN=NUMBER, such as admitted=2020-01-31 "
+        "or year=2015"
+    )

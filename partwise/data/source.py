@@ -49,6 +49,9 @@ class Source:
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
     own_task: Task | None = None  # what a label is; None: one of the classes
     task_note: str = ""  # why the task is what it is, where the labels decided
+    no_features: tuple[str, ...] = ()  # the other columns of a table, the label first
+    groups: Tensor | None = None  # (samples,) int64: samples of one group stay on one side of every split
+    late: Tensor | None = None  # (samples,) bool: the samples for testing, where a date decides
 
     @cached_property
     def task(self) -> Task:

@@ -49,7 +49,8 @@ def call_published(known: Published) -> Any:
 
 
 def _named(known: DataEntry, wanted: Reading) -> Source:
-    wanted.refuse_what_is_for_tables(f"data set '{known.name}'")
+    if known.columns is None:
+        wanted.refuse_what_is_for_tables(f"data set '{known.name}'")
     place, looked_in = known.find(wanted.root)
     if place is None and wanted.download and known.downloads:
         from partwise.data.readers.download import download
@@ -81,13 +82,16 @@ def _own(name: str, wanted: Reading) -> Source:
 
 def is_table(path: Path) -> bool:
     """Return whether a path is that of a table, or of a folder with a table for each client."""
-    return path.name.lower().endswith(tables.TABLE_ENDINGS) or (path.is_dir() and bool(client_tables.table_files(path)))
+    file, _ = tables.file_and_frame(path)
+    return file.name.lower().endswith(tables.TABLE_ENDINGS) or (path.is_dir() and bool(client_tables.table_files(path)))
 
 
 def own_path(name: str, root: Root = None) -> Path:
     """Return the path of a user's own data, as it is or below the root; refuse a missing one with similar names."""
     paths = [Path(os.path.expanduser(place)) for place in (name, *([os.path.join(root, name)] if root else []))]
-    found = [path for path in paths if name and os.path.exists(path)]  # unlike pathlib's, it raises nothing
+    found = [
+        path for path in paths if name and os.path.exists(tables.file_and_frame(path)[0])
+    ]  # unlike pathlib's, it raises nothing
     if not found:
         raise ConfigError(unknown("data set", name, [*_near(paths[0]), *data_names()]))
     return found[0]

@@ -10,7 +10,7 @@ from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable
 from partwise.data.readers.places import Root
 from partwise.data.readers.task_labels import NUMBERED
 from partwise.data.reading import Reading
-from partwise.data.sources import load, own_path
+from partwise.data.sources import is_table, load, own_path
 from partwise.published import published
 from partwise.reporting.data import section
 
@@ -59,7 +59,7 @@ def own_data_facts(name: str, root: Root = None) -> SampleFacts | TableFacts:
     path = own_path(name, root)
     if path.is_dir() and client_tables.table_files(path):
         return table_facts(name, client_tables.joined_folder(path, Reading()), divided_by=tables.CLIENT_COLUMN)
-    if path.name.lower().endswith(tables.TABLE_ENDINGS):
+    if is_table(path):
         return table_facts(name, tables.opened_table(path, Reading()))
     return sample_facts(name, root)
 

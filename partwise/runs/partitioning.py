@@ -13,7 +13,8 @@ from partwise.errors import ConfigError
 from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.settings import Data, Settings
 
-SPLIT_SETTINGS = ("test_share", "train_samples", "validation", "split_seed")  # how each client's samples are split
+SPLIT_COLUMNS = ("split_by", "test_after")  # columns of a table by which each client's samples are split
+SPLIT_SETTINGS = ("test_share", "train_samples", "validation", "split_seed", *SPLIT_COLUMNS)
 
 
 def partitioned(config: Config, data: Any = None) -> Federation:
@@ -40,6 +41,15 @@ def partitioned(config: Config, data: Any = None) -> Federation:
         return found
     if data is not None:
         check(found, settings.allow_nonfinite_data, settings.missing)
+    given = [name for name in SPLIT_COLUMNS if getattr(settings, name)]
+    if given and isinstance(data, Source):
+        raise ConfigError(
+            f"{given[0]} names a column, but the data are a Source already: pass it to partwise.load instead"
+        )
+    if given and settings.partition.startswith("file:"):
+        raise ConfigError(
+            f"partition '{settings.partition}' already splits each client's samples; leave out {given[0]}"
+        )
     return partition(
         found,
         settings.partition,
@@ -94,4 +104,6 @@ def reading(settings: Data) -> Reading:
         column=rule.removeprefix("column:") if rule.startswith("column:") else None,
         missing=settings.missing,
         allow_nonfinite=settings.allow_nonfinite_data,
+        split_by=settings.split_by,
+        test_after=settings.test_after,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from partwise.data import CATALOGUE, Federation, Source
+from partwise.data import CATALOGUE, Federation
 from partwise.data.transforms import ImageTransform, TableTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
@@ -210,11 +210,6 @@ def predicts_plainly(simulation: Simulation) -> bool:
     return getattr(plan.predict, "__func__", None) is Method.predict
 
 
-def label_columns(data: Data, source: Source) -> Sequence[str]:
-    """Return the columns of a table that hold its labels."""
-    return [data.label] if source.task.of_classes else source.task.names
-
-
 def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> TableInput | ImageInput | ArrayInput:
     """Return what the models take: the transform of the run's samples, and what else is accepted by its settings."""
     source, shape = federation.source, list(federation.source.x.shape[1:])
@@ -225,7 +220,7 @@ def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> Table
             shape=shape,
             features=list(transform.features),
             columns=list(transform.columns),
-            beside=list(dict.fromkeys([*label_columns(data, source), *dropped, *source.columns, *beside])),
+            beside=list(dict.fromkeys([*(source.no_features or (data.label, *dropped)), *source.columns, *beside])),
             missing=data.missing,
             nonfinite=data.allow_nonfinite_data,
             other_texts="zeros" if federation.holds == "some" else "refuse",

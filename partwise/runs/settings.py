@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from partwise.data import parse_rule
+from partwise.data.rules import parse_test_after
 from partwise.errors import ConfigError, unknown
 from partwise.options import Checked, option
 from partwise.records.metrics import ChoosingMetric
@@ -101,6 +102,19 @@ class Data(Checked):
         "Fraction of each client's samples to test on; unset: 0.25, or 0.2 for data with domains.",
         above=0,
         below=1,
+        when="split=auto|merged and not test_after",
+    )
+    split_by: str | None = option(
+        None,
+        "Tables: column whose equal values, such as the visits of one patient, stay on one side of every split into "
+        "training, test and validation rows; unset: rows are split one by one, unless the data set says otherwise.",
+        when="split=auto|merged and not test_after",
+    )
+    test_after: str | None = option(
+        None,
+        "Tables: test on the rows from a date or number on, as COLUMN=2020-01-31 or COLUMN=2015, and train on earlier "
+        "ones; unset: draw test rows.",
+        check=parse_test_after,
         when="split=auto|merged",
     )
     split_seed: int | None = option(

@@ -18,6 +18,7 @@ from partwise.data.readers.tables import read
 from partwise.data.reading import Reading
 from partwise.errors import ConfigError, DataError
 from tests.support.files import picture, read_tree
+from tests.support.r_files import LOGICAL, NA, factor, frame, integers, rda, rds, reals, texts
 
 FRAME = pandas.DataFrame({
     "age": np.linspace(20, 90, 12),
@@ -37,12 +38,22 @@ def contents(write: Callable[[io.BytesIO], object]) -> bytes:
     return file.getvalue()
 
 
+R_COLUMNS = {
+    "age": reals(*FRAME["age"]),
+    "sex": factor([1, 2, NA] * 4, ["f", "m"]),
+    "smokes": integers(1, *[0, 1] * 5, 0, kind=LOGICAL),
+    "site": texts(*FRAME["site"]),
+    "label": integers(*FRAME["label"]),
+}
+R_FRAME = frame(R_COLUMNS, len(FRAME))
 TEXT = FRAME.to_csv(index=False).encode()
 FILES = {
     "a.csv": TEXT,
     "a.tsv": TEXT.replace(b",", b"\t"),
     "a.csv.gz": gzip.compress(TEXT),
     "a.parquet": contents(FRAME.to_parquet),
+    "a.rda": gzip.compress(rda({"table": R_FRAME})),
+    "a.rds": rds(R_FRAME),
     "a.npz": contents(lambda file: np.savez(file, x=np.eye(6, dtype=np.float32), y=np.arange(6) % 2)),
     "b.npz": contents(
         lambda file: np.savez_compressed(file, images=np.ones((6, 4, 5), np.uint8), labels=list("abbaab"))

@@ -1,7 +1,9 @@
 """The named data sets."""
 
-from partwise.data.readers.entry import DataEntry, Download, Package
-from partwise.data.readers.places import Layout
+from typing import Any
+
+from partwise.data.readers.entry import DataEntry, Download, Package, TableColumns
+from partwise.data.readers.places import R_LIBRARIES, Layout
 from partwise.data.readers.published import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON, DOMAINNET, IDX, PACS
 from partwise.errors import ConfigError, unknown
 from partwise.published import Published, find_published, published
@@ -17,6 +19,21 @@ def _gz(address: str, sums: dict[str, tuple[int, str]]) -> tuple[Download, ...]:
 def _cifar(name: str, folder: str, size: int, md5: str, files: dict[str, tuple[int, str]]) -> tuple[Download, ...]:
     members = tuple(f"{folder}/{file}" for file in files)
     return (Download(f"https://www.cs.toronto.edu/~kriz/{name}-binary.tar.gz", size, md5, members),)
+
+
+def _r_package(package: str, columns: TableColumns) -> dict[str, Any]:
+    """Return what entries of data frames in R's packages have in common."""
+    debian, file = f"r-cran-{package.lower()}", f"{columns.frame}.rda"
+    return {
+        "model": "tabular",
+        "reader": "r_packages.load",
+        "partition": f"column:{columns.client}",
+        "columns": columns,
+        "layouts": (Layout(f"{package}/data/Rdata.rdx"), Layout(file)),
+        "libraries": R_LIBRARIES,
+        "obtain": f"install Debian's package {debian}, or save {columns.frame} of R's package {package} as "
+        f"./data/{file}; either is read with pip install 'partwise[r]'",
+    }
 
 
 _ENTRIES = (
@@ -189,6 +206,34 @@ _ENTRIES = (
         ),
         obtain="get its six archives from http://ai.bu.edu/M3SDA, unpack them into ./data/domainnet, which then holds "
         "DOMAIN/CLASS/IMAGE, and put the split lists of https://github.com/med-air/FedBN beside them",
+    ),
+    DataEntry(
+        name="chem97",
+        summary="Chem97: grades in A-level chemistry; a client per local authority, 131 of them.",
+        samples="31,022",
+        classes=6,
+        shape=(4,),
+        # A pupil has one row; gcsecnt is gcsescore less its mean.
+        **_r_package(
+            "mlmRev",
+            TableColumns(frame="Chem97", label="score", client="lea", drop=("school", "student", "gcsecnt")),
+        ),
+    ),
+    DataEntry(
+        name="contraception",
+        summary="Contraception: its use by women in Bangladesh; a client per district, 60 of them.",
+        samples="1,934",
+        classes=2,
+        shape=(7,),
+        **_r_package("mlmRev", TableColumns(frame="Contraception", label="use", client="district", drop=("woman",))),
+    ),
+    DataEntry(
+        name="insteval",
+        summary="InstEval: students rate lectures; a client per department, 14 of them, split by student.",
+        samples="73,421",
+        classes=5,
+        shape=(12,),
+        **_r_package("lme4", TableColumns(frame="InstEval", label="y", client="dept", drop=("d",), split_by="s")),
     ),
     DataEntry(
         name="made",

@@ -37,6 +37,22 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableColumns:
+    """What the columns of a named table are, unless settings say otherwise."""
+
+    frame: str  # the name of the data frame
+    label: str
+    client: str
+    drop: tuple[str, ...] = ()  # numbers of people, and what follows from other columns
+    split_by: str | None = None  # who occurs in several rows
+
+    @property
+    def no_features(self) -> tuple[str, ...]:
+        """Return the columns that are no features beside the label, whatever divides the rows."""
+        return (*self.drop, self.client, *([self.split_by] if self.split_by else []))
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataEntry:
     """A named data set: its description, its possible places, how to obtain it, and its reader."""
 
@@ -50,7 +66,9 @@ class DataEntry:
     partition: str = "dir:0.1"
     image_size: int | None = None  # the side to which images of many sizes are brought where nobody says one
     package: Package | None = None
+    columns: TableColumns | None = None  # of a table
     layouts: tuple[Layout, ...] = ()
+    libraries: tuple[str, ...] = ()  # folders to search in place of the system's data sets
     obtain: str = ""
     downloads: tuple[Download, ...] = ()
     folder: str = ""  # where downloads go, in the user's cache
@@ -58,7 +76,7 @@ class DataEntry:
     def find(self, root: Root) -> tuple[DataPlace | None, list[str]]:
         """Return the place of the data set, if found, and the places searched in vain."""
         if self.package is None:
-            return find_place(self.layouts, root)
+            return find_place(self.layouts, root, self.libraries)
         spec = find_spec(self.package.module)  # found without importing the package
         if spec is None or spec.origin is None:
             return None, [f"the package {self.package.name}, which is not installed"]

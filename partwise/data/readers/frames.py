@@ -36,6 +36,13 @@ class DataTable:
         except OverflowError:  # whole numbers have no limit in Python
             raise DataError(f"{self.column(column)}: a number is too large; leave it out: --drop {column!r}") from None
 
+    def filled(self, column: str) -> NDArray[Any]:
+        """Return the values of a column; refuse empty cells."""
+        values = self.frame[column]
+        for row in np.flatnonzero(values.isna())[:1].tolist():
+            raise DataError(f"{self.cell(row, column)}: empty; fill in the cell, or remove the row")
+        return values.to_numpy()
+
     def different(self, column: str) -> int:
         """Return how many different values a column has; refuse lists and the like, which cannot be compared."""
         try:

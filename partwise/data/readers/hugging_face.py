@@ -17,6 +17,7 @@ from partwise.data.readers.arrays import same_classes
 from partwise.data.readers.files import Files
 from partwise.data.readers.frames import DataTable
 from partwise.data.readers.images import decode_images
+from partwise.data.readers.row_splits import with_row_splits
 from partwise.data.reading import Reading
 from partwise.data.source import Source, image_source
 from partwise.errors import ConfigError, DataError, needed, one_line, short
@@ -121,7 +122,8 @@ def _pictures(name: str, column: Any, frame: Any, reading: Reading) -> Source:
     x = decode_images(Pictures(name, column), [str(row) for row in range(len(y))], reading.image_size)
     if torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2]):
         x = x[:, :1].contiguous()
-    return tables.partitioned_by(image_source(name, x, y, len(names), len(y), class_names=names), table, client)
+    source = image_source(name, x, y, len(names), len(y), class_names=names)
+    return with_row_splits(tables.partitioned_by(source, table, client), table, reading)
 
 
 def _check_features(where: str, train: Any, test: Any) -> None:

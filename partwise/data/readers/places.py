@@ -12,6 +12,7 @@ from partwise.errors import DataError
 
 CACHE = "~/.cache/partwise"  # where downloads go
 SYSTEM = "/usr/share/datasets"  # Debian's dataset-* packages
+R_LIBRARIES = ("/usr/local/lib/R/site-library", "/usr/lib/R/site-library", "/usr/lib/R/library")  # R's packages
 
 Root = str | Path | None
 
@@ -40,10 +41,10 @@ class DataPlace:
     files: tuple[Path, ...] = ()
 
 
-def bases(root: Root) -> Iterator[Path]:
-    """Return the folders to search, in order: `root`, $PARTWISE_DATA, ./data, the user's cache, the system."""
+def bases(root: Root, libraries: Sequence[str] = ()) -> Iterator[Path]:
+    """Return the folders to search, in order: `root`, $PARTWISE_DATA, ./data, the user's cache, the system's."""
     given = (root, os.environ.get("PARTWISE_DATA"))
-    for text in (*(place for place in given if place), "data", CACHE, SYSTEM):
+    for text in (*(place for place in given if place), "data", CACHE, *(libraries or [SYSTEM])):
         yield absolute(text)
 
 
@@ -59,11 +60,13 @@ def places_within(base: Path, name: str) -> list[Path]:
     return itself + (sorted(base.glob(name)) if "*" in name else [base / name])
 
 
-def find_place(layouts: Sequence[Layout], root: Root) -> tuple[DataPlace | None, list[str]]:
+def find_place(
+    layouts: Sequence[Layout], root: Root, libraries: Sequence[str] = ()
+) -> tuple[DataPlace | None, list[str]]:
     """Return the first place with all files of a layout, plain or .gz, and the places searched in vain."""
     looked_in: list[str] = []
     itself = absolute(root) if root else None  # what a user points at may be called anything
-    for base in bases(root):
+    for base in bases(root, libraries):
         places = [
             (layout, place) for layout in layouts for place in places_within(base, layout.name) or [base / layout.name]
         ]

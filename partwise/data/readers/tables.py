@@ -1,4 +1,4 @@
-"""Tables: CSV and Parquet files and pandas frames, with a column of labels and perhaps one that names the clients.
+"""Tables: CSV, Parquet and R files and pandas frames, with a column of labels and perhaps one that names the clients.
 
 Numbers are features as they are. A text becomes one feature for each of its values, `sex=f` and `sex=m`; in a row where
 it is empty, all of them are 0. What pandas takes for empty in a CSV file is empty: NA, NaN, null and their like too.
@@ -6,6 +6,7 @@ it is empty, all of them are 0. What pandas takes for empty in a CSV file is emp
 
 import csv
 import gzip
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,9 @@ from torch import Tensor
 from partwise.data.checks import lacking
 from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable, framed, pandas_kind
 from partwise.data.readers.labels import as_classes, encode_labels
-from partwise.data.readers.task_labels import filled_cells, of_table
+from partwise.data.readers.r_files import R_ENDINGS, read_frame
+from partwise.data.readers.row_splits import with_row_splits
+from partwise.data.readers.task_labels import of_table
 from partwise.data.reading import Reading
 from partwise.data.room import check_plain_file, check_room, room
 from partwise.data.source import Column, Source
@@ -45,14 +48,22 @@ def read(path: Path, reading: Reading) -> Source:
 
 def opened_table(path: Path, reading: Reading) -> DataTable:
     """Open the table in a file as it is."""
-    check_plain_file(path)
+    file, _ = file_and_frame(path)
+    check_plain_file(file)
     try:
-        opened = (opens for ending, opens in READERS.items() if path.name.lower().endswith(ending))
+        opened = (opens for ending, opens in READERS.items() if file.name.lower().endswith(ending))
         return next(opened, _csv)(path, reading)
     except DataError:
         raise
     except Exception as error:  # a broken file may raise anything in pandas or pyarrow
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
+
+
+def file_and_frame(path: Path) -> tuple[Path, str]:
+    """Return the file of a table, and the data frame that FILE.rda#NAME chooses in it; '' without a choice."""
+    name, _, frame = path.name.rpartition("#")
+    chosen = name.lower().endswith(R_ENDINGS) and not os.path.exists(path)
+    return (path.with_name(name), frame) if chosen else (path, "")
 
 
 def from_frame(frame: Any, reading: Reading, name: str = "table") -> Source:
@@ -151,6 +162,12 @@ def _parquet(path: Path, _: Reading) -> DataTable:
     return DataTable(table.to_pandas(), str(path))
 
 
+def _r(path: Path, _: Reading) -> DataTable:
+    table = read_frame(*file_and_frame(path))
+    _check_names(table.where, list(table.frame.columns))
+    return table
+
+
 READERS: dict[str, Callable[[Path, Reading], DataTable]] = {
     ".csv": _csv,
     ".csv.gz": _csv,
@@ -158,6 +175,7 @@ READERS: dict[str, Callable[[Path, Reading], DataTable]] = {
     ".tsv.gz": _csv,
     ".parquet": _parquet,
     ".pq": _parquet,
+    **dict.fromkeys(R_ENDINGS, _r),
 }
 TABLE_ENDINGS = tuple(READERS)
 
@@ -165,8 +183,9 @@ TABLE_ENDINGS = tuple(READERS)
 def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     """Return a table as a source."""
     client = client_column(table, reading)
-    labels = reading.label_columns(list(table.frame.columns))
-    apart = {*labels, client, *reading.drop}
+    names = list(table.frame.columns)
+    labels = reading.label_columns(names)
+    apart = {column: None for column in (*reading.no_features(names), client) if column is not None}
     if not len(table.frame):
         raise DataError(f"{table.where}: no rows")
     problems: list[str] = []
@@ -188,9 +207,10 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
         model="tabular",
         table=transform,
         standardise=True,
+        no_features=tuple(apart),
         **label.fields(),
     )
-    return partitioned_by(source, table, client)
+    return with_row_splits(partitioned_by(source, table, client), table, reading)
 
 
 @contextmanager
@@ -210,7 +230,7 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
     missing = [label for label in labels if label not in columns]
     if missing:
         raise DataError(f"{table.where}: {one_line(lacking(missing, columns))}")
-    for column in (*reading.drop, reading.column):
+    for column in (*reading.no_features(columns), reading.column):
         if column is not None and column not in columns:
             raise DataError(f"{table.where}: {one_line(unknown('column', column, columns))}")
     usual = CLIENT_COLUMN in columns and CLIENT_COLUMN not in (*labels, *reading.drop)
@@ -221,13 +241,13 @@ def partitioned_by(source: Source, table: DataTable, column: str | None) -> Sour
     """Return the source, which a column of its table partitions among clients."""
     if column is None:
         return source
-    code, names = encode_labels(filled_cells(table, column), table.column(column))
+    code, names = encode_labels(table.filled(column), table.column(column))
     return replace(source, partition=f"column:{column}", columns={column: Column(names, code)})
 
 
 def class_labels(table: DataTable, column: str) -> tuple[Tensor, tuple[str, ...]]:
     """Return the labels in a column of a table, and the names of the classes."""
-    return as_classes(filled_cells(table, column), table.column(column), table.place)
+    return as_classes(table.filled(column), table.column(column), table.place)
 
 
 def _check_names(where: str, names: Sequence[str]) -> None:
@@ -286,6 +306,7 @@ def _texts(table: DataTable, column: str) -> tuple[str, ...]:
     pandas, values = needed("pandas", "tables"), table.frame[column]
     present = values.notna().to_numpy()
     odd = present & pandas.to_numeric(values.astype(object), errors="coerce").isna().to_numpy()
+    odd &= table.kind(column) != "categorical"  # categories are texts whatever they look like
     if 0 < 2 * odd.sum() < present.sum():
         rows = np.flatnonzero(odd)
         raise DataError(

@@ -47,7 +47,7 @@ def of_table(table: DataTable, columns: Sequence[str], wanted: TaskName) -> Labe
     if wanted == "classes":
         if len(columns) > 1:
             raise DataError(f"{table.where}: {len(columns)} label columns are no class; use --task labels or numbers")
-        y, names = as_classes(filled_cells(table, columns[0]), table.column(columns[0]), table.place)
+        y, names = as_classes(table.filled(columns[0]), table.column(columns[0]), table.place)
         return LabelColumn(y, Classes(names), why=why)
     for column in columns:
         if not numeric[column]:
@@ -129,11 +129,3 @@ def checked_labels(y: Tensor, task: Task, where: str, why: str) -> LabelColumn:
     if problem:
         raise DataError(f"{where}: {problem}")
     return LabelColumn(y, task, why=why)
-
-
-def filled_cells(table: DataTable, column: str) -> NDArray[Any]:
-    """Return the values of a column; refuse empty cells."""
-    values = table.frame[column]
-    for row in np.flatnonzero(values.isna())[:1].tolist():
-        raise DataError(f"{table.cell(row, column)}: empty; fill in the cell, or remove the row")
-    return np.asarray(values.to_numpy())

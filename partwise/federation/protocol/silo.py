@@ -13,8 +13,9 @@ import torch
 
 from partwise.client_settings import names_file
 from partwise.data import CATALOGUE, load
+from partwise.data.readers.tables import file_and_frame
 from partwise.data.source import Federation, Source
-from partwise.data.splits import limit_train, split_test, split_validation
+from partwise.data.splits import limit_train, split_samples, split_validation
 from partwise.errors import ConfigError, DataError, Problems, short, unknown
 from partwise.federation.protocol.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
@@ -30,7 +31,7 @@ from partwise.runs.settings import Data, Run, Settings
 LARGEST_VALUE = 3e38  # of numbers in data, which are float32
 QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
 OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
-OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed")  # and how they are divided
+OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed", "split_by", "test_after")  # and divides them
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
 OPTIONS = {  # of the command line, as problems of data name them, and the settings of [data] that do the same
@@ -180,13 +181,13 @@ def one_client(source: Source, settings: Data, name: str) -> Federation:
     """Return all samples as one client's, divided as the silo says, as a simulation divides those of this name."""
     seed, streams = settings.split_seed or SPLIT_SEED, (name,)
     share = source.test_share if settings.test_share is None else settings.test_share
-    if source.train < len(source.y):  # it brings a test set of its own
+    if source.train < len(source.y) and source.groups is None and source.late is None:  # it brings a test set
         train, test = [torch.arange(source.train)], [torch.arange(source.train, len(source.y))]
     else:
-        train, test = split_test([torch.arange(len(source.y))], share, seed, streams)
+        train, test = split_samples(source, [torch.arange(len(source.y))], share, seed, streams)
     if settings.train_samples is not None:
         train = limit_train(train, settings.train_samples, seed, streams)
-    train, validation = split_validation(train, settings.validation, seed, streams)
+    train, validation = split_validation(train, settings.validation, seed, streams, source.groups)
     tested = torch.cat(list(test)).sort().values
     return Federation(source, list(train), list(test), tested, list(validation), names=streams)
 
@@ -239,7 +240,7 @@ def read_silo(path: Path) -> Silo:
                 converted(fields_by_name(kind)[key], value)
     for key in ("data", "data_root"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
-        if key in data and beside.exists():
+        if key in data and file_and_frame(beside)[0].exists():
             data[key] = str(beside)
     for key, value in allow.items():
         with problems.collect(f"'{path}' [allow]"):
