@@ -52,8 +52,17 @@ def check_and_measure(parts: Parts, x: Tensor, classes: int) -> int:
         )
     if x.shape[1:] != (classes,):
         given = "x".join(map(str, x.shape[1:]))
-        raise ConfigError(f"the network gives {given} logits for a sample, but the data have {classes} classes")
+        raise ConfigError(
+            f"the network gives {given} logits for a sample, but the data have {classes} classes: end it with "
+            f"{last_layer(modules[parts.chain[-1]], classes)}, or ask for the number, def __init__(self, classes)"
+        )
     return size
+
+
+def last_layer(head: nn.Module, classes: int) -> str:
+    """Return the code of a last layer that gives as many logits as there are classes."""
+    inputs = [str(layer.in_features) for layer in head.modules() if isinstance(layer, nn.Linear)]
+    return f"nn.Linear({inputs[-1] if inputs else '...'}, {classes})"
 
 
 def check_repeatable(parts: Parts, scope: LayerScope, x: Tensor) -> None:

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch import Tensor
 
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
@@ -13,11 +12,11 @@ from partwise.engines.client_engine import ClientEngine
 from partwise.engines.probe import check_and_measure, check_repeatable, check_rows_first, mixes_rows, samples_of
 from partwise.engines.purity_probes import equal_to_the_bit, states
 from partwise.engines.store import Store
-from partwise.errors import ConfigError, DataError, blamed, called, located, short
+from partwise.errors import ConfigError, DataError, blamed, called, located
 from partwise.method import Method
 from partwise.network import models
 from partwise.network.layers import LayerScope
-from partwise.network.parts import Network, Parts, Task, make_network
+from partwise.network.parts import Network, Parts, Task
 from partwise.network.view import Net, Tensors
 from partwise.rounds.acceptance import Outliers
 from partwise.rounds.augment import check_shape, parse_augmentation
@@ -33,6 +32,7 @@ from partwise.rounds.server import Server
 from partwise.runs.choose import Machines, MadeWith, choose_device, choose_threads, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.evaluation import Evaluation
+from partwise.runs.own_networks import network_in_file, own_parts
 from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.simulation import Simulation
@@ -240,12 +240,7 @@ def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
 def draw(config: Config, source: Source, own: Network | None, probed: Tensor) -> Parts:
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
     settings, shape = config.model, tuple(source.x.shape[1:])
-    generators = states()
-    network = None if own is None else make_network(own, config.run.seed)
-    if states() != generators:
-        raise ConfigError(
-            "model draws random numbers from numpy or random, which the run's seed does not set; use torch"
-        )
+    network = network_in_file(settings.model) if own is None else own
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
@@ -254,8 +249,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")
     else:
-        check_network(network)
-        parts = (network.duplicate() if isinstance(network, Parts) else Parts(network)).seeded(config.run.seed)
+        parts = own_parts(network, settings.model, source, config.run.seed)
     if settings.projector:
         parts = parts.append("body", "projector", models.projector(check_and_measure(parts, probed, source.classes)))
     if settings.weights is not None:
@@ -269,18 +263,3 @@ def network_name(config: Config, source: Source) -> str:
     """Return the name of the network that a run builds."""
     name = config.model.model
     return (source.model or models.usual(tuple(source.x.shape[1:]))) if name in ("auto", "cnn") else name
-
-
-def check_network(network: Any) -> None:
-    """Refuse an object that is no network, or a network whose tensors cannot be taken out of it."""
-    modules = network.modules.values() if isinstance(network, Parts) else [network]
-    for module in modules:
-        if not isinstance(module, nn.Module):
-            raise ConfigError(
-                "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got "
-                f"{short(repr(module))}"
-            )
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ConfigError("a torch.jit module cannot be divided into parts; pass the module that it was made from")
-        if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
-            raise ConfigError("the network has uninitialised lazy layers; run it on a sample first")

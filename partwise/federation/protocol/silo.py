@@ -1,7 +1,6 @@
 """A silo's own file: its data and its policy. Requests beyond it are refused."""
 
 import dataclasses
-import hashlib
 import os
 import re
 import tomllib
@@ -11,10 +10,11 @@ from typing import Any
 
 import torch
 
+from partwise.code_files import existing, file_digest, split_network
 from partwise.data import CATALOGUE, load
 from partwise.data.source import Federation, Source
 from partwise.data.splits import limit_train, split_test, split_validation
-from partwise.errors import ConfigError, DataError, Problems, unknown
+from partwise.errors import ConfigError, DataError, Problems, short, unknown
 from partwise.federation.protocol.policy import ANY, Allowed, allowed_by
 from partwise.methods import installed_names, names
 from partwise.options import allowed as allowed_values
@@ -76,11 +76,24 @@ class Silo:
             if ANY not in self.allow.methods and name not in self.allow.methods:
                 raise ConfigError(f"{self.name} allows no {name}; it allows {', '.join(self.allow.methods) or 'none'}")
             return name
+        return self.file_here("method", digest)
+
+    def with_network(self, settings: Settings, digest: str | None) -> Settings:
+        """Return settings with the network as it is called here; its file must be one that lies here, to the byte."""
+        named = split_network(str(settings.get("model", "")))
+        if named is None:
+            return settings
+        if digest is None:
+            raise ConfigError(f"{self.name} takes a network file only with its SHA-256: {short(named[0])}")
+        return {**settings, "model": f"{self.file_here('network', digest)}:{named[1]}"}
+
+    def file_here(self, kind: str, digest: str) -> str:
+        """Return the path of the listed file with these bytes."""
         for file in self.allow.files:
-            path = Path(file).expanduser()
-            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+            path = existing(file)
+            if path and file_digest(path) == digest:
                 return str(path)
-        raise ConfigError(f"{self.name} allows no method file with the SHA-256 {digest[:12]}...: see its [allow] files")
+        raise ConfigError(f"{self.name} allows no {kind} file with the SHA-256 {digest[:12]}...: see its [allow] files")
 
     def config(self, config: Config) -> Config:
         """Return the run as it is carried out here: the machine's settings are its own, and so are the silo's data."""

@@ -3,9 +3,10 @@
 import torch
 
 from partwise.data.source import Source
-from partwise.errors import ConfigError
+from partwise.errors import ConfigError, located
 from partwise.network import models
 from partwise.runs.config import Config
+from partwise.runs.own_networks import network_in_file, own_parts
 from partwise.runs.prepare import network_name
 
 
@@ -13,8 +14,12 @@ def check_size(config: Config, source: Source, most: int, who: str) -> None:
     """Refuse a network that does not fit into one message; on the device `meta` its tensors take no memory."""
     settings, double = config.model, config.run.dtype == "float64"
     name, shape = network_name(config, source), tuple(source.x.shape[1:])
-    with torch.device("meta"):
-        parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
+    own = network_in_file(settings.model)
+    with torch.device("meta"), located("while its size is computed, on torch's device meta"):
+        if own is None:
+            parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
+        else:
+            parts = own_parts(own, settings.model, source, config.run.seed)
     size = sum(value.numel() for value in parts.tensors().values()) * (8 if double else 4)
     if size > most:
         raise ConfigError(
