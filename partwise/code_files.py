@@ -14,7 +14,7 @@ from types import ModuleType
 from partwise.errors import ConfigError
 
 METHOD_MODULES, NETWORK_MODULES = "partwise_method_", "partwise_network_"  # begin the names of imported files
-numbers = count()  # of network files that were imported
+import_numbers = count()  # of network files that were imported
 
 
 def split_network(name: str) -> tuple[str, str] | None:
@@ -27,16 +27,16 @@ def split_network(name: str) -> tuple[str, str] | None:
 
 def file_of(method: str) -> Path | None:
     """Return the path of a method file; None for a built-in method."""
-    return existing(method) if method.endswith(".py") else None
+    return path_of_file(method) if method.endswith(".py") else None
 
 
 def network_file_of(model: str) -> Path | None:
     """Return the path of the file that `nets.py:Net` names; None for other networks."""
     named = split_network(model)
-    return existing(named[0]) if named else None
+    return path_of_file(named[0]) if named else None
 
 
-def existing(file: str) -> Path | None:
+def path_of_file(file: str) -> Path | None:
     """Return the path of a file; None where there is no such file."""
     path = Path(os.path.expanduser(file))
     return path if path.is_file() else None
@@ -59,7 +59,7 @@ def load_method_file(path: Path) -> ModuleType:
 
 def load_network_file(path: Path) -> ModuleType:
     """Import a network file under a new name: models of an earlier import keep their classes, also in workers."""
-    return load_file(path, f"{NETWORK_MODULES}{next(numbers)}_{path.stem}")
+    return load_file(path, f"{NETWORK_MODULES}{next(import_numbers)}_{path.stem}")
 
 
 def network_files_in(pickled: bytes) -> dict[str, Path]:

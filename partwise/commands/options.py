@@ -157,7 +157,7 @@ class CommandLine:
         """Refuse networks that their files do not define, before the first run; execute each file once."""
         for name in names - self.networks:
             if split_network(name):
-                from partwise.runs.own_networks import network_in_file  # needs torch; the options of a command do not
+                from partwise.network.own import network_in_file  # needs torch; the options of a command do not
 
                 network_in_file(name)
         self.networks |= names

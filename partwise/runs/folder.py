@@ -23,7 +23,7 @@ from partwise.records.files import (
     METRICS,
     MODEL,
     MODELS_FOLDER,
-    NETWORK,
+    NETWORK_COPY,
     SUMMARY,
 )
 from partwise.records.lock import Lock
@@ -110,7 +110,7 @@ class RunFolder:
 
     def files(self) -> Iterator[Path]:
         """Yield the files that a run has written here, complete or not; never a user's other files."""
-        written = (CONFIG, *AT_FIRST, METHOD, NETWORK, MODEL, *EVERY_ROUND, *AT_LAST)
+        written = (CONFIG, *AT_FIRST, METHOD, NETWORK_COPY, MODEL, *EVERY_ROUND, *AT_LAST)
         names = [*(f"{name}{end}" for name in written for end in ("", PART)), MISSING]
         yield from (self.path / name for name in names if self.has(name))
         yield from self.models()

@@ -16,6 +16,7 @@ from partwise.errors import ConfigError, DataError, blamed, called, located
 from partwise.method import Method
 from partwise.network import models
 from partwise.network.layers import LayerScope
+from partwise.network.own import network_in_file, own_parts
 from partwise.network.parts import Network, Parts, Task
 from partwise.network.view import Net, Tensors
 from partwise.rounds.acceptance import Outliers
@@ -32,7 +33,6 @@ from partwise.rounds.server import Server
 from partwise.runs.choose import Machines, MadeWith, choose_device, choose_threads, make_engine
 from partwise.runs.config import HANDED_IN, Config, label
 from partwise.runs.evaluation import Evaluation
-from partwise.runs.own_networks import network_in_file, own_parts
 from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.simulation import Simulation
@@ -249,7 +249,12 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")
     else:
-        parts = own_parts(network, settings.model, source, config.run.seed)
+        generators = states()
+        parts = own_parts(network, settings.model, network_arguments(source), config.run.seed)
+        if states() != generators:
+            raise ConfigError(
+                "model draws random numbers from numpy or random, which the run's seed does not set; use torch"
+            )
     if settings.projector:
         parts = parts.append("body", "projector", models.projector(check_and_measure(parts, probed, source.classes)))
     if settings.weights is not None:
@@ -257,6 +262,14 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
         check_and_measure(parts, probed, source.classes)
         parts = models.with_weights(parts, settings.weights)
     return parts
+
+
+def network_arguments(source: Source) -> dict[str, object]:
+    """Return all that a user's class or function may ask for by the name of a parameter."""
+    return {
+        "shape": tuple(source.x.shape[1:]),  # of a sample
+        "classes": source.classes,  # how many
+    }
 
 
 def network_name(config: Config, source: Source) -> str:

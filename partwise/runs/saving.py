@@ -20,7 +20,7 @@ from partwise.data.transforms import ImageTransform, TableTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
 from partwise.records.codec import Encoder, Unstorable
-from partwise.records.files import METHOD, MODEL, MODELS_FOLDER, NETWORK
+from partwise.records.files import METHOD, MODEL, MODELS_FOLDER, NETWORK_COPY
 from partwise.records.formats import as_json, as_safetensors
 from partwise.records.manifest import (
     ArrayInput,
@@ -156,7 +156,7 @@ def plain_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def code_copies(config: Config) -> dict[str, bytes]:
     """Return the content of the user's own files that a run executes, by the names of their copies in its folder."""
-    files = {METHOD: file_of(config.name), NETWORK: network_file_of(config.model.model)}
+    files = {METHOD: file_of(config.name), NETWORK_COPY: network_file_of(config.model.model)}
     return {name: file.read_bytes() for name, file in files.items() if file}
 
 
@@ -209,7 +209,7 @@ def used_network(config: Config, simulation: Simulation) -> ManifestNetwork:
         model.dropout,
         model.projector,
         config.run.dtype,
-        NETWORK if file else None,
+        NETWORK_COPY if file else None,
         file_digest(file),
     )
 

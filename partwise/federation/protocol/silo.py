@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from partwise.code_files import existing, file_digest, split_network
+from partwise.code_files import file_digest, path_of_file, split_network
 from partwise.data import CATALOGUE, load
 from partwise.data.source import Federation, Source
 from partwise.data.splits import limit_train, split_test, split_validation
@@ -90,7 +90,7 @@ class Silo:
     def file_here(self, kind: str, digest: str) -> str:
         """Return the path of the listed file with these bytes."""
         for file in self.allow.files:
-            path = existing(file)
+            path = path_of_file(file)
             if path and file_digest(path) == digest:
                 return str(path)
         raise ConfigError(f"{self.name} allows no {kind} file with the SHA-256 {digest[:12]}...: see its [allow] files")

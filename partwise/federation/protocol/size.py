@@ -5,9 +5,9 @@ import torch
 from partwise.data.source import Source
 from partwise.errors import ConfigError, located
 from partwise.network import models
+from partwise.network.own import network_in_file, own_parts
 from partwise.runs.config import Config
-from partwise.runs.own_networks import network_in_file, own_parts
-from partwise.runs.prepare import network_name
+from partwise.runs.prepare import network_arguments, network_name
 
 
 def check_size(config: Config, source: Source, most: int, who: str) -> None:
@@ -19,7 +19,7 @@ def check_size(config: Config, source: Source, most: int, who: str) -> None:
         if own is None:
             parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
         else:
-            parts = own_parts(own, settings.model, source, config.run.seed)
+            parts = own_parts(own, settings.model, network_arguments(source), config.run.seed)
     size = sum(value.numel() for value in parts.tensors().values()) * (8 if double else 4)
     if size > most:
         raise ConfigError(

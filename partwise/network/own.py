@@ -1,7 +1,7 @@
 """A user's own network: found in its file, or handed in, and made with what it asks for."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,9 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from partwise.code_files import load_network_file, network_file_of, split_network
-from partwise.data import Source
-from partwise.engines.purity_probes import states
 from partwise.errors import ConfigError, PartwiseError, located, one_line, short, unknown
 from partwise.network.parts import Network, Parts
 from partwise.streams import stream_key
-
-# What a class or function may ask for by the name of a parameter. Another name is one more line here.
-ASKED: dict[str, Callable[[Source], Any]] = {
-    "shape": lambda source: tuple(source.x.shape[1:]),  # of a sample
-    "classes": lambda source: source.classes,  # how many
-}
 
 
 def network_in_file(name: str) -> Network | None:
@@ -46,24 +38,22 @@ def makes_networks(value: Any, module: str) -> bool:
     return made and value.__module__ == module
 
 
-def own_parts(network: Network, name: str, source: Source, seed: int) -> Parts:
-    """Return the parts of a user's network; `name` is what the setting `model` says."""
-    generators = states()
-    made = make_network(network, name, source, seed)
-    if states() != generators:
-        raise ConfigError(
-            "model draws random numbers from numpy or random, which the run's seed does not set; use torch"
-        )
+def own_parts(network: Network, name: str, asked: Mapping[str, object], seed: int) -> Parts:
+    """Return the parts of a user's network.
+
+    `name` is what the setting `model` says, `asked` what a class or function may ask for by the name of a parameter.
+    """
+    made = make_network(network, name, asked, seed)
     check_network(made)
     return (made.duplicate() if isinstance(made, Parts) else Parts(made)).seeded(seed)
 
 
-def make_network(network: Network, name: str, source: Source, seed: int) -> Parts | nn.Module:
+def make_network(network: Network, name: str, asked: Mapping[str, object], seed: int) -> Parts | nn.Module:
     """Return a user's network; one that is made is drawn from this seed's stream, on the CPU."""
     if isinstance(network, Parts | nn.Module) or not callable(network):
         return network
     called = name if split_network(name) else short(getattr(network, "__qualname__", repr(network)))
-    values = asked_values(network, called, source)
+    values = wanted_values(network, called, asked)
     try:
         with located(f"model = {called}"), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(stream_key(seed, "init"))  # torch.manual_seed would reseed GPUs too
@@ -74,20 +64,20 @@ def make_network(network: Network, name: str, source: Source, seed: int) -> Part
         raise ConfigError(f"model = {called} cannot be made: {type(error).__name__}: {one_line(error)}") from error
 
 
-def asked_values(network: Callable[..., Any], called: str, source: Source) -> dict[str, Any]:
-    """Return the values for the parameters of a class or function that have the name of something it may ask for."""
+def wanted_values(network: Callable[..., Any], called: str, asked: Mapping[str, object]) -> dict[str, object]:
+    """Return what the parameters of a class or function ask for; refuse one that must be given and is not known."""
     try:
         parameters = inspect.signature(network).parameters
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model = {called} cannot be called: {one_line(error)}") from None
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [name for name, each in parameters.items() if each.default is each.empty and each.kind not in optional]
-    if strange := [name for name in needed if name not in ASKED]:
+    if strange := [name for name in needed if name not in asked]:
         raise ConfigError(
-            f"model = {called} needs {', '.join(strange)}; a network can ask for {', '.join(ASKED)}: give other "
+            f"model = {called} needs {', '.join(strange)}; a network can ask for {', '.join(asked)}: give other "
             f"parameters a default, or write a function, as def net(classes): return Net(10, classes)"
         )
-    return {name: value(source) for name, value in ASKED.items() if name in parameters}
+    return {name: value for name, value in asked.items() if name in parameters}
 
 
 def check_network(network: Any) -> None:
