@@ -39,7 +39,7 @@ def load_model(
 
     Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes. A
     network of your own is handed in as for the run, `model=Net()`. Code is only executed with `trust=True`: a method
-    file that lies in the folder, or a class that is imported.
+    or network file that lies in the folder, or a class that is imported.
     """
     saved = RunModels(run)
     stem = saved.stem(client)
