@@ -25,6 +25,8 @@ NETWORKS = {
     "convnet-c": "convolutional",
     "resnet18": "resnet",
     "resnet18-3x3": "resnet",
+    "gru": "sequences",
+    "transformer": "sequences",
 }
 TIMM = "timm:"
 
