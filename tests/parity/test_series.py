@@ -12,7 +12,6 @@ from partwise.network import models
 from tests.support.runs import awkward_federation, simulate
 from tests.support.states import distance
 
-STEPS, FEATURES, CLASSES = 8, 8, 4
 SETTINGS = {"rounds": 2, "epochs": 2, "lr": 0.05, "participation": 0.5, "momentum": 0.5, "dropout": 0.2}
 NAMES = ("gru", "transformer")
 
@@ -54,9 +53,8 @@ def test_each_seed_draws_all_of_it_anew():
     for name in NAMES:
         one, again, other = (models.build(name, (20, 3), 5).initialise(seed).tensors() for seed in (0, 0, 1))
         assert all(torch.equal(value, again[key]) for key, value in one.items())
-        weights = [
-            key for key in one if key.endswith("weight") and "norm" not in key
-        ]  # norms begin with 1, biases with 0
+        # Norms begin with 1, biases of attention with 0.
+        weights = [key for key in one if key.endswith("weight") and "norm" not in key]
         assert weights and not any(torch.isclose(one[key], other[key]).all() for key in weights)
 
 
@@ -79,7 +77,7 @@ def test_the_gru_classifies_its_last_step():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_no_series_is_refused(name):
-    with pytest.raises(ConfigError, match=rf"model '{name}' takes series, .* samples of shape \(1, 8, 8\)"):
+    with pytest.raises(ConfigError, match=rf"model '{name}' takes series, .* the shape \(1, 8, 8\)"):
         partwise.run("fedavg", data="made", model=name, clients=3, rounds=1)
     with pytest.raises(ConfigError, match=f"leave it out for model '{name}'"):
         models.build(name, (20, 3), 5, norm=True)

@@ -10,10 +10,14 @@ from partwise.errors import ConfigError
 from partwise.network.parts import BUILD_AGAIN, Parts
 
 STATES = 64  # of each layer of the GRU
-WIDTH, HEADS, FEEDFORWARD = 32, 4, 64  # of the transformer: features of a step, heads of attention, hidden features
+STEP_FEATURES, HEADS, FEEDFORWARD = (
+    32,
+    4,
+    64,
+)  # of the transformer: features of a step, heads of attention, hidden features
 
 # `--dropout` falls before the head alone, as in all networks by name.
-encoder_layer = partial(nn.TransformerEncoderLayer, WIDTH, HEADS, FEEDFORWARD, dropout=0.0, batch_first=True)
+encoder_layer = partial(nn.TransformerEncoderLayer, STEP_FEATURES, HEADS, FEEDFORWARD, dropout=0.0, batch_first=True)
 
 
 class Outputs(nn.Module):
@@ -50,7 +54,7 @@ class Positions(nn.Module):
 
     def __init__(self, steps: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(steps, WIDTH))
+        self.weight = nn.Parameter(torch.empty(steps, STEP_FEATURES))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -58,7 +62,7 @@ class Positions(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (rows, steps, WIDTH)."""
+        """Return (rows, steps, STEP_FEATURES)."""
         return x + self.weight
 
 
@@ -72,12 +76,12 @@ def gru(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float
 def transformer(shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> Parts:
     """Return two encoder layers (Vaswani et al., 2017) on steps with learned positions; their mean is classified."""
     steps, features = steps_and_features("transformer", shape, norm)
-    layers = OrderedDict[str, nn.Module](embed=nn.Linear(features, WIDTH), positions=Positions(steps))
+    layers = OrderedDict[str, nn.Module](embed=nn.Linear(features, STEP_FEATURES), positions=Positions(steps))
     for number in (1, 2):
         layers[f"encoder{number}"] = encoder_layer()
         setattr(layers[f"encoder{number}"], BUILD_AGAIN, encoder_layer)  # attention has no reset_parameters
     layers["mean"] = MeanOfSteps()
-    return with_head(layers, WIDTH, classes, dropout)
+    return with_head(layers, STEP_FEATURES, classes, dropout)
 
 
 def with_head(layers: OrderedDict[str, nn.Module], features: int, classes: int, dropout: float) -> Parts:
