@@ -10,11 +10,7 @@ from partwise.errors import ConfigError
 from partwise.network.parts import BUILD_AGAIN, Parts
 
 STATES = 64  # of each layer of the GRU
-STEP_FEATURES, HEADS, FEEDFORWARD = (
-    32,
-    4,
-    64,
-)  # of the transformer: features of a step, heads of attention, hidden features
+STEP_FEATURES, HEADS, FEEDFORWARD = 32, 4, 64  # of the transformer; the last are the hidden features
 
 # `--dropout` falls before the head alone, as in all networks by name.
 encoder_layer = partial(nn.TransformerEncoderLayer, STEP_FEATURES, HEADS, FEEDFORWARD, dropout=0.0, batch_first=True)
