@@ -48,7 +48,8 @@ def run(
     `data` may be a path, a pair (x, y) of arrays, a torch or Hugging Face data set, a DataFrame, or a list or dict with
     the arrays or the torch data set of each client. `model` may be a `torch.nn.Module` or `Parts`, whose values the run
     starts from and does not change, or its class, or a function (`model=lambda: Net(10)`), which is called with the
-    run's seed set: another seed starts from other weights.
+    run's seed set: another seed starts from other weights. It asks for `shape` and `classes` by parameters of these
+    names. `model="nets.py:Net"` is a class or function in a file.
     `preset` is a paper's table, whose settings are the defaults: "fed3p2p/table1" with data="cifar10".
     With `out` the run is written into that folder as well, with checkpoints; `overwrite` replaces an earlier run there,
     `resume` continues an unfinished one, or begins. Objects of your own are marked in its config.toml: that file alone

@@ -104,8 +104,8 @@ settings_options = (
         "--trust",
         is_flag=True,
         expose_value=False,
-        help="Execute the method file that --config names, without a warning, and also for --dry-run and --help. A "
-        "method file is code: read it first.",
+        help="Execute the method and network files that --config names, without a warning, and also for --dry-run and "
+        "--help. They are code: read them first.",
     ),
     click.option(
         "--preset",

@@ -44,7 +44,8 @@ global_option = click.option("--global", "of_all", is_flag=True, help="Take the 
 trust_option = click.option(
     "--trust",
     is_flag=True,
-    help="Execute code that the model needs: the method file in RUN, or the module of its network. Read it first.",
+    help="Execute code that the model needs: the method and network files in RUN, or the module of its network. Read "
+    "it first.",
 )
 
 

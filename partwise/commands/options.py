@@ -15,6 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from partwise.code_files import split_network
 from partwise.data import RULE_KINDS
 from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
@@ -122,14 +123,17 @@ class CommandLine:
     written: Written = NOTHING_WRITTEN  # in the file of --config
     preset: str | None = None
     line: list[str] = field(default_factory=list)  # the arguments as they were typed
+    networks: set[str] = field(default_factory=set)  # settings of `model` that were checked
     problems: Problems = field(default_factory=Problems)
 
     def warn(self, config: str, files: Iterable[str], refused: bool | None) -> None:
-        """Warn before a method file is executed that a configuration names and the user did not type: it is code."""
-        for file in files:
-            line = f"'{config}' names the method file '{absolute(file)}', which is code"
+        """Warn before a user's file is executed that a configuration names and the user did not type: it is code."""
+        for name in files:
+            file, network = split_network(name) or (name, "")
+            kind, typed = ("network", "with --model") if network else ("method", "as METHOD")
+            line = f"'{config}' names the {kind} file '{absolute(file)}', which is code"
             if refused:
-                raise ConfigError(f"{line}: read it first, then execute it with --trust, or name it as METHOD")
+                raise ConfigError(f"{line}: read it first, then execute it with --trust, or name it {typed}")
             click.echo(f"{line}; executing it now (--trust hides this line)", err=True)
 
     def configs(self, options: Settings, seeds: Sequence[Any] | None = None) -> list[Config]:
@@ -146,7 +150,17 @@ class CommandLine:
             preset = None if self.preset is None else partial(preset_settings, self.preset)
             made = make_configs(methods, settings, seeds or [settings.get("seed", Run.seed)], places, preset)
         self.problems.tell()
+        self.check_networks({config.model.model for config in made})
         return made
+
+    def check_networks(self, names: set[str]) -> None:
+        """Refuse networks that their files do not define, before the first run; execute each file once."""
+        for name in names - self.networks:
+            if split_network(name):
+                from partwise.network.own import network_in_file  # needs torch; the options of a command do not
+
+                network_in_file(name)
+        self.networks |= names
 
 
 @dataclass
@@ -156,6 +170,7 @@ class EarlyOptions:
     config: Any  # click has a sign of its own for an option without its value
     preset: Any
     host: Any
+    model: Any
     trust: bool | None
     dry_run: bool | None
 
@@ -194,7 +209,9 @@ class MethodCommand(SettingsCommand):
             asked.named = [asked.written.method]
         host = early.host or asked.written.settings.get("host")  # a schedule has its host's options
         helping = bool(set(args) & set(context.help_option_names))
-        not_typed = {name for name in asked.written.files if name in (*asked.named, host) and name not in args}
+        network = asked.written.settings.get("model") if early.model is None else None
+        code = (*asked.named, host, network)
+        not_typed = [name for name in dict.fromkeys(asked.written.files) if name in code and name not in args]
         if not_typed and not early.trust:
             if helping or context.resilient_parsing:
                 asked.named, host = [name for name in asked.named if name not in not_typed], early.host

@@ -56,8 +56,16 @@ def check_and_measure(parts: Parts, x: Tensor, task: Task, label: torch.Size = S
             "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
     if x.shape[1:] != task.output_shape(label):
-        raise ConfigError(task.misfit(tuple(x.shape[1:])))
+        layer = last_layer(modules[parts.chain[-1]], task.outputs)
+        wrong = task.misfit(tuple(x.shape[1:]))
+        raise ConfigError(f"{wrong}: end it with {layer}, or ask for the number, def __init__(self, outputs)")
     return size
+
+
+def last_layer(head: nn.Module, outputs: int) -> str:
+    """Return the code of a last layer that gives as many numbers as the task needs."""
+    inputs = [str(layer.in_features) for layer in head.modules() if isinstance(layer, nn.Linear)]
+    return f"nn.Linear({inputs[-1] if inputs else '...'}, {outputs})"
 
 
 def check_repeatable(parts: Parts, scope: LayerScope, x: Tensor) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from partwise.code_files import load_file, network_files_in
 from partwise.engines.engine import clients_named
 from partwise.engines.loop import Loop
 from partwise.engines.processes import Processes
@@ -128,7 +130,7 @@ class Workers(Loop):
         # In shared memory too: a process is not kept waiting until the one before has read what it is sent.
         tensors = torch.frombuffer(bytearray(sent), dtype=torch.uint8), self.x, self.y
         self.data, self.memory = list(map(in_shared_memory, tensors)), blocks(self.bytes_of_blocks())
-        known = self.version, *self.data, [block.memory for block in self.memory]
+        known = network_files_in(sent), self.version, *self.data, [block.memory for block in self.memory]
         with nullcontext() if MAIN in sent else hidden_main():
             self.pool = self.executor(self.workers, begin, known)
 
@@ -280,8 +282,10 @@ def begin(*known: Any) -> None:
     learn(*known)
 
 
-def learn(version: int, sent: Tensor, x: Tensor, y: Tensor, memories: list[Tensor]) -> None:
-    """Set the state that jobs need."""
+def learn(files: dict[str, Path], version: int, sent: Tensor, x: Tensor, y: Tensor, memories: list[Tensor]) -> None:
+    """Set the state that jobs need; the classes of a user's network are found in modules of these names."""
+    for module, path in files.items():
+        load_file(path, module)
     program = pickle.loads(sent.numpy().tobytes())
     method, parts = program.method, program.parts
     stages, adapting = plans(method, parts), adaptation(method, parts)

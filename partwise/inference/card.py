@@ -120,7 +120,8 @@ def client_record(table: Path, client: int) -> ClientRecord | None:
 def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
     """Return how each of the files is used."""
     which = "" if model.stem == GLOBAL_STEM else f", client={model.saved.number_of(model.stem)}"
-    own = model.manifest.network.name is None
+    network = model.manifest.network
+    given = ", model=Net()" if network.name is None else ", trust=True" if network.file else ""
     what = {"table": '"new.csv"', "images": '"folder/of/images"', "arrays": "x"}[model.manifest.input.kind]
     result: list[str] = []
     if f"{MODELS_FOLDER}/{model.stem}{ENDING}" in files:
@@ -128,7 +129,7 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
             "```python",
             "import partwise",
             "",
-            f'model = partwise.load_model("."{which}{", model=Net()" if own else ""})',
+            f'model = partwise.load_model("."{which}{given})',
             f"model.predict({what})  # classes; predict_proba: probabilities",
             "```",
             "",

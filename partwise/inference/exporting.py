@@ -19,7 +19,7 @@ from partwise.errors import ConfigError, PartwiseError, needed, one_line
 from partwise.inference.card import card, signature
 from partwise.inference.run_models import sound
 from partwise.inference.served import ServedModel
-from partwise.records.files import CONFIG, METHOD, MODEL, MODELS_FOLDER
+from partwise.records.files import CONFIG, METHOD, MODEL, MODELS_FOLDER, NETWORK_COPY
 from partwise.records.formats import as_json
 from partwise.records.manifest import ImageInput, ModelManifest
 from partwise.runs.saving import ENDING
@@ -79,7 +79,7 @@ def export(
 
 def exported_files(folder: Path) -> list[str]:
     """Return the files in a folder that an export writes."""
-    names = (CARD, MODEL, METHOD, PT2, ONNX)
+    names = (CARD, MODEL, METHOD, NETWORK_COPY, PT2, ONNX)
     weights = (path.relative_to(folder).as_posix() for path in sorted((folder / MODELS_FOLDER).glob(f"*{ENDING}")))
     return [*(name for name in names if (folder / name).is_file()), *weights]
 
@@ -90,6 +90,8 @@ def as_folder(model: ServedModel) -> dict[str, bytes]:
     files = {f"{MODELS_FOLDER}/{name}": sound(saved.run / MODELS_FOLDER / name, sha) for name, sha in kept.items()}
     if manifest.method.file:
         files[METHOD] = saved.method_file().read_bytes()
+    if manifest.network.file:
+        files[NETWORK_COPY] = saved.network_file().read_bytes()
     clients = [name if saved.stems.get(number) == model.stem else "" for number, name in enumerate(manifest.clients)]
     return {**files, MODEL: as_json(replace(manifest, clients=clients, files=kept).as_json())}
 

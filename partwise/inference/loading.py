@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from partwise.code_files import split_network
 from partwise.data.source import Source
 from partwise.engines.probe import samples_of
 from partwise.errors import ConfigError, DataError, one_line
@@ -38,7 +39,7 @@ def load_model(
 
     Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes. A
     network of your own is handed in as for the run, `model=Net()`. Code is only executed with `trust=True`: a method
-    file that lies in the folder, or a class that is imported.
+    or network file that lies in the folder, or a class that is imported.
     """
     saved = RunModels(run)
     stem = saved.stem(client)
@@ -51,7 +52,7 @@ def load_model(
 
 def built(saved: RunModels, stem: str, network: Network | None, trust: bool) -> ServedModel:
     """Return a model from its files."""
-    config = config_of(saved, trust)
+    config = config_of(saved, network, trust)
     main = saved.file(stem + ENDING)
     extra = saved.file(stem + EXTRA) if stem + EXTRA in saved.manifest.files else replace(main, tensors={})
     needs = extra.header
@@ -75,11 +76,11 @@ def built(saved: RunModels, stem: str, network: Network | None, trust: bool) -> 
     return ServedModel(personal, saved, stem)
 
 
-def config_of(saved: RunModels, trust: bool) -> Config:
+def config_of(saved: RunModels, network: Network | None, trust: bool) -> Config:
     """Return the method with its settings, and the network's."""
-    network = asdict(saved.manifest.network)
-    made = {name: network[name] for name in NETWORK}
-    made |= {"model": saved.manifest.network.name or HANDED_IN, "device": "cpu"}
+    known = asdict(saved.manifest.network)
+    made = {name: known[name] for name in NETWORK}
+    made |= {"model": network_setting(saved, network, trust), "device": "cpu"}
     settings = {**saved.manifest.method.settings, **made}
     return make_config(chosen_method(saved, settings, trust), settings)
 
@@ -104,17 +105,35 @@ def chosen_method(saved: RunModels, settings: Mapping[str, object], trust: bool)
     return find(str(saved.method_file())) if method.file else method.name
 
 
+def network_setting(saved: RunModels, network: Network | None, trust: bool) -> str:
+    """Return the setting `model` of the run; it needs trust if a file of code in the run's folder would be executed."""
+    known = saved.manifest.network
+    named = split_network(known.name or "")
+    if (named is None) != (known.file is None):
+        raise DataError(f"'{saved.run}' names the network '{known.name}' and the file {known.file}: no run writes that")
+    if named is None:
+        return known.name or HANDED_IN
+    if network is not None:
+        return HANDED_IN
+    if not trust:
+        raise ConfigError(
+            f"'{saved.run}' needs code to predict, the network {known.name} in {known.file}: read it first, then "
+            "execute it with trust=True (--trust), or pass the network with load_model(..., model=Net)"
+        )
+    return f"{saved.network_file()}:{named[1]}"
+
+
 def network_to_use(saved: RunModels, network: Network | None, trust: bool) -> Network | None:
     """Return the network that is handed in, or imported where that is trusted; None: it is built by its name."""
     known = saved.manifest.network
-    if known.name is not None:
-        if network is not None:
+    if network is not None:
+        if known.name is not None and known.file is None:
             raise ConfigError(
                 f"the network of this run is '{known.name}', which partwise builds by name; leave out model"
             )
-        return None
-    if network is not None:
         return network
+    if known.name is not None:
+        return None
     if not trust:
         raise ConfigError(
             f"the network of this run is your own class {known.made_of}: pass it with load_model(..., model=Net()), or "

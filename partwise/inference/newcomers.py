@@ -12,7 +12,7 @@ from partwise.data import Federation
 from partwise.data.schema import part_of
 from partwise.errors import ConfigError, Problems
 from partwise.inference.fitting import beside, check_kind_of, named_newcomers, no_features, schema_of_run
-from partwise.inference.loading import chosen_method, load_model, network_to_use
+from partwise.inference.loading import chosen_method, load_model, network_setting, network_to_use
 from partwise.inference.run_models import RunModels
 from partwise.inference.served import ServedModel
 from partwise.inference.widening import widened_run
@@ -24,9 +24,10 @@ from partwise.runs.joining import Joining, how_to_join
 from partwise.runs.partitioning import partitioned
 from partwise.runs.prepare import prepare
 from partwise.runs.result import PersonalModel, personal_model
-from partwise.runs.saving import ModelFiles
+from partwise.runs.saving import ModelFiles, code_copies
 from partwise.runs.simulation import Simulation, switches
 from partwise.runs.toml import read_settings
+from partwise.writing import write
 
 RECEIVED = "received"  # the moment at which models that were trained alone are measured
 ROOT, DROP = "data_root", "drop"  # settings: where data lie; columns of a table that are no features
@@ -91,7 +92,7 @@ def join(
     """
     saved = RunModels(run)
     own = None if isinstance(data, str | Path) else data
-    config = config_for(saved, data, settings, trust)
+    config = config_for(saved, data, settings, model, trust)
     federation = named_newcomers(
         partitioned(config, own), saved, name or (Path(str(data)).stem if own is None else None)
     )
@@ -129,7 +130,9 @@ def join(
     )
 
 
-def config_for(saved: RunModels, data: Any, settings: Mapping[str, object], trust: bool) -> Config:
+def config_for(
+    saved: RunModels, data: Any, settings: Mapping[str, object], model: Network | None, trust: bool
+) -> Config:
     """Return the run's settings, for other data."""
     problems = Problems()
     written = read_settings(saved.run / CONFIG, problems)
@@ -138,7 +141,7 @@ def config_for(saved: RunModels, data: Any, settings: Mapping[str, object], trus
     if "partition" in own:
         own.setdefault("clients", None)
     handed_in = not isinstance(data, str | Path)
-    known = {"model": saved.manifest.network.name or HANDED_IN, "data": HANDED_IN if handed_in else str(data)}
+    known = {"model": network_setting(saved, model, trust), "data": HANDED_IN if handed_in else str(data)}
     every = {**written.settings, **NEWCOMER_SETTINGS, **known, **own}
     root = every.get(ROOT)
     check_kind_of(saved, data, root)
@@ -157,6 +160,8 @@ def save_newcomers(
     for client, model in models.items():
         files.write(client, model, JOINED)
     files.describe(beside)
+    for name, source in code_copies(simulation.config).items():
+        write(folder / name, source)
 
 
 # ---- alternatives to joining

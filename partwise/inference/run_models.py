@@ -12,7 +12,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from partwise.errors import ConfigError, DataError, one_line, unknown
-from partwise.records.files import METHOD, MODEL, MODELS_FOLDER
+from partwise.records.files import METHOD, MODEL, MODELS_FOLDER, NETWORK_COPY
 from partwise.records.manifest import FileHeader, ModelManifest
 from partwise.runs.saving import ENDING, GLOBAL_STEM
 
@@ -92,6 +92,12 @@ class RunModels:
         """Return the method file of the run's own, compared with its SHA-256 and not executed yet."""
         path = self.run / METHOD
         sound(path, self.manifest.method.sha256)
+        return path
+
+    def network_file(self) -> Path:
+        """Return the run's own copy of the file that its network is in, compared and not executed, too."""
+        path = self.run / NETWORK_COPY
+        sound(path, self.manifest.network.sha256)
         return path
 
 

@@ -1,7 +1,6 @@
 """A model as named parts, which methods select, cut, copy, add and draw anew."""
 
 import copy
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from partwise.errors import ConfigError, one_line, short, unknown
+from partwise.errors import ConfigError, unknown
 from partwise.network.layers import NORMS, LayerScope, MaskedBatchNorm, exchanged
 from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
 from partwise.streams import stream_key
@@ -290,29 +289,12 @@ class Parts:
         )
 
 
-Network = Parts | nn.Module | Callable[[], Parts | nn.Module]  # of a user's own: itself, or what makes it
+Network = Parts | nn.Module | Callable[..., Parts | nn.Module]  # of a user's own: itself, or what makes it
 
 
 def is_made(network: Network | None) -> bool:
     """Return whether a class or a function makes the network; modules can be called, too."""
     return callable(network) and not isinstance(network, nn.Module)
-
-
-def make_network(network: Network, seed: int) -> Parts | nn.Module:
-    """Return a user's network; one that is made is drawn from this seed's stream, on the CPU."""
-    if isinstance(network, Parts | nn.Module) or not callable(network):
-        return network
-    try:
-        inspect.signature(network).bind()
-    except (TypeError, ValueError) as error:
-        name = short(getattr(network, "__qualname__", repr(network)))
-        raise ConfigError(
-            f"model = {name} cannot be called without arguments ({one_line(error)}); pass a function that needs "
-            "none: model=lambda: Net(10)"
-        ) from None
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream_key(seed, "init"))  # torch.manual_seed would reseed GPUs too
-        return network()
 
 
 def moved_names(names: dict[str, str], moved: dict[str, str]) -> dict[str, str]:

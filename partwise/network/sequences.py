@@ -91,7 +91,7 @@ class Recurrent(nn.Module):
         self.kind = type(layer).__name__
         for name in layer.__constants__:  # hidden_size, num_layers, ...: forwards that call a layer ask for them
             setattr(self, name, getattr(layer, name))
-        self.step = {"LSTM": lstm, "GRU": gru, "RNN_TANH": tanh, "RNN_RELU": relu}[layer.mode]
+        self.step = {"LSTM": lstm_step, "GRU": gru_step, "RNN_TANH": tanh_step, "RNN_RELU": relu_step}[layer.mode]
         take_parameters(self, layer)
         self.dropouts = nn.ModuleList(dropouts)
 
@@ -121,7 +121,7 @@ class Recurrent(nn.Module):
                 last.append(state)
             x = torch.cat(outputs, -1)
         end = tuple(torch.stack(values) for values in zip(*last, strict=True))
-        return x if self.batch_first else x.transpose(0, 1), end if self.step is lstm else end[0]
+        return x if self.batch_first else x.transpose(0, 1), end if self.step is lstm_step else end[0]
 
     def run(self, x: Tensor, state: State, name: str) -> tuple[Tensor, State]:
         """Run one direction of one layer over all steps; return its outputs and last state."""
@@ -139,29 +139,29 @@ class Recurrent(nn.Module):
     def zeros(self, x: Tensor, number: int) -> State:
         """Return the states of all layers and directions before the first step."""
         sizes = [self.proj_size or self.hidden_size, self.hidden_size]
-        return tuple(x.new_zeros(number, len(x), size) for size in sizes[: 2 if self.step is lstm else 1])
+        return tuple(x.new_zeros(number, len(x), size) for size in sizes[: 2 if self.step is lstm_step else 1])
 
 
-def lstm(x: Tensor, h: Tensor, state: State) -> State:
+def lstm_step(x: Tensor, h: Tensor, state: State) -> State:
     """Return the next h and c of an LSTM."""
     enter, forget, value, leave = (x + h).chunk(4, -1)
     c = forget.sigmoid() * state[1] + enter.sigmoid() * value.tanh()
     return leave.sigmoid() * c.tanh(), c
 
 
-def gru(x: Tensor, h: Tensor, state: State) -> State:
+def gru_step(x: Tensor, h: Tensor, state: State) -> State:
     """Return the next h of a GRU."""
     (reset, update, value), (own_reset, own_update, own) = x.chunk(3, -1), h.chunk(3, -1)
     value = (value + (reset + own_reset).sigmoid() * own).tanh()
     return (value + (update + own_update).sigmoid() * (state[0] - value),)
 
 
-def tanh(x: Tensor, h: Tensor, state: State) -> State:
+def tanh_step(x: Tensor, h: Tensor, state: State) -> State:
     """Return the next h of an RNN with tanh."""
     return ((x + h).tanh(),)
 
 
-def relu(x: Tensor, h: Tensor, state: State) -> State:
+def relu_step(x: Tensor, h: Tensor, state: State) -> State:
     """Return the next h of an RNN with ReLU."""
     return ((x + h).relu(),)
 

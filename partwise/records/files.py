@@ -3,6 +3,7 @@
 CONFIG, ENVIRONMENT, METRICS, EVENTS = "config.toml", "environment.json", "metrics.jsonl", "events.jsonl"
 CLIENTS, LEDGER, SUMMARY = "clients.csv", "ledger.json", "summary.json"
 METHOD = "method-copy.py"  # of a method that is a file of the user's
+NETWORK_COPY = "network-copy.py"  # of the file that the network is in
 MODEL = "model.json"  # how the models are built and fed
 SETUP, LEAVES = "setup.json", "leaves.json"  # who has and who shares what; what leaves a client
 MODELS_FOLDER, CHECKPOINTS_FOLDER = "models", "checkpoints"

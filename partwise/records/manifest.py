@@ -32,7 +32,7 @@ class ManifestMethod(Record):
 
 @dataclass(frozen=True)
 class ManifestNetwork(Record):
-    """The network of a run: one by name, or a class of the user's."""
+    """The network of a run: one by name, one in a file of the user's, or a class that was handed in."""
 
     name: str | None
     made_of: str | None  # module:class
@@ -40,6 +40,8 @@ class ManifestNetwork(Record):
     dropout: float
     projector: bool
     dtype: str
+    file: str | None = None  # of a network in a file of the user's: how its copy in the folder is called
+    sha256: str | None = None  # of that file
 
 
 @dataclass(frozen=True)

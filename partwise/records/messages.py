@@ -30,7 +30,7 @@ class Join(Record):
 
     run: str
     protocol: int
-    software: dict[str, str]  # versions, and the SHA-256 of methods' code
+    software: dict[str, str]  # versions, and the SHA-256 of methods' code and of a network file
     method: str
     file: str | None  # the SHA-256 of a method file
     settings: Json

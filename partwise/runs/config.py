@@ -1,7 +1,6 @@
 """A run's configuration: made from names, settings and presets, and written as TOML."""
 
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from partwise.code_files import file_digest, file_of, network_file_of
 from partwise.data.readers.catalogue import data_names
 from partwise.data.readers.places import absolute
 from partwise.errors import ConfigError, Problems, unknown
@@ -66,7 +66,8 @@ class Config:
     def to_toml(self) -> str:
         """Return the whole configuration as a TOML file that `--config` reads; unset fields are comments.
 
-        So is what a relative path stood for when it was written, and which code a method was that is not built in.
+        So is what a relative path stood for when it was written, and which code a method or network was that is not
+        built in.
         """
         blocks = []
         tables: dict[str, Settings] = {"method": {}}  # which comes first
@@ -78,7 +79,8 @@ class Config:
                 path = path_in(key, value)
                 if path and not os.path.isabs(path) and os.path.exists(os.path.expanduser(path)):
                     lines.append(LIES_AT + literal(str(absolute(path))))
-                if key == "name" and (code := code_of(self.name)):
+                code = code_of(self.name) if key == "name" else network_code_of(value) if key == "model" else None
+                if code:
                     lines.append(f"# SHA-256 {code}")
             blocks.append("\n".join(lines) + "\n")
         return "\n".join(blocks)
@@ -89,16 +91,6 @@ def label(method: str) -> str:
     return Path(method).stem if method.endswith(".py") else method.removeprefix(HANDED_IN).strip().lower()
 
 
-def file_of(method: str) -> Path | None:
-    """Return the path of a method file; None for a built-in method."""
-    return path if method.endswith(".py") and (path := Path(os.path.expanduser(method))).is_file() else None
-
-
-def file_digest(file: Path | None) -> str | None:
-    """Return the SHA-256 of a file; None where there is no file."""
-    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
-
-
 def code_of(method: str) -> str | None:
     """Return the SHA-256 of a method file, or of the package that publishes a method, and that package's version."""
     if file := file_of(method):
@@ -107,10 +99,17 @@ def code_of(method: str) -> str | None:
     return f"{known.digest()} {known.package} {known.version}" if known else None
 
 
+def network_code_of(model: str) -> str | None:
+    """Return the SHA-256 of the file that a network is in; None for other networks."""
+    return file_digest(network_file_of(model))
+
+
 def path_in(key: str, value: Any) -> str | None:
     """Return the path that a setting names; None if it names none."""
     if key == "name":
         return value if file_of(value) else None
+    if key == "model":
+        return value.rpartition(":")[0] if network_file_of(value) else None
     if key == "partition":
         return value.removeprefix("file:") if value.startswith("file:") else None
     if key == "data":

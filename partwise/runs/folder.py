@@ -23,6 +23,7 @@ from partwise.records.files import (
     METRICS,
     MODEL,
     MODELS_FOLDER,
+    NETWORK_COPY,
     SUMMARY,
 )
 from partwise.records.lock import Lock
@@ -38,12 +39,12 @@ from partwise.runs.checkpoints import (
     manifests_in,
 )
 from partwise.runs.choose import MadeWith, choose_device
-from partwise.runs.config import LIES_AT, Config, file_of
+from partwise.runs.config import LIES_AT, Config
 from partwise.runs.files import AT_FIRST, AT_LAST, EVERY_ROUND, EventsFile
 from partwise.runs.observers import Observer
 from partwise.runs.pace import Pace
 from partwise.runs.result import Result
-from partwise.runs.saving import GLOBAL_STEM, ModelFiles
+from partwise.runs.saving import GLOBAL_STEM, ModelFiles, code_copies
 from partwise.runs.settings import RESULT_NEUTRAL_SETTINGS
 from partwise.runs.simulation import Progress, Simulation
 from partwise.writing import PART, make_folder, write
@@ -109,7 +110,7 @@ class RunFolder:
 
     def files(self) -> Iterator[Path]:
         """Yield the files that a run has written here, complete or not; never a user's other files."""
-        written = (CONFIG, *AT_FIRST, METHOD, MODEL, *EVERY_ROUND, *AT_LAST)
+        written = (CONFIG, *AT_FIRST, METHOD, NETWORK_COPY, MODEL, *EVERY_ROUND, *AT_LAST)
         names = [*(f"{name}{end}" for name in written for end in ("", PART)), MISSING]
         yield from (self.path / name for name in names if self.has(name))
         yield from self.models()
@@ -253,8 +254,7 @@ class RunFolder:
         """Clear away what an earlier run left, and write what is known before the first round."""
         if self.lock.note:
             simulation.notes.append(self.lock.note)
-        method = file_of(self.config.name)
-        source = method.read_bytes() if method else b""  # before anything is cleared away: it may lie here
+        code = code_copies(self.config)  # before anything is cleared away: it may lie here
         for path in list(self.files()):
             path.unlink()
         for folder in (MODELS_FOLDER, CHECKPOINTS_FOLDER):
@@ -263,8 +263,8 @@ class RunFolder:
         write(self.path / CONFIG, self.config.to_toml().encode())
         for name, content in AT_FIRST.items():
             write(self.path / name, content(simulation))
-        if method:
-            write(self.path / METHOD, source)
+        for name, source in code.items():
+            write(self.path / name, source)
         ModelFiles(self.path, simulation).describe()
 
     def end(self, result: Result) -> None:

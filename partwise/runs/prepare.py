@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch import Tensor
 
 from partwise.client_settings import check_names, settings_by_name
 from partwise.data import Federation, Source
@@ -14,11 +13,12 @@ from partwise.engines.client_engine import ClientEngine
 from partwise.engines.probe import check_and_measure, check_repeatable, check_rows_first, mixes_rows, samples_of
 from partwise.engines.purity_probes import equal_to_the_bit, states
 from partwise.engines.store import Store
-from partwise.errors import ConfigError, DataError, blamed, called, located, short
+from partwise.errors import ConfigError, DataError, blamed, called, located
 from partwise.method import Method
 from partwise.network import models
 from partwise.network.layers import LayerScope
-from partwise.network.parts import Network, Parts, Sizes, make_network
+from partwise.network.own import network_in_file, own_parts
+from partwise.network.parts import Network, Parts, Sizes
 from partwise.network.view import Net, Tensors
 from partwise.records.metrics import METRICS_OF
 from partwise.rounds.acceptance import Outliers
@@ -281,12 +281,7 @@ def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
 def draw(config: Config, source: Source, own: Network | None, probed: Tensor) -> Parts:
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
     settings, shape, task, label = config.model, tuple(source.x.shape[1:]), source.task, source.y.shape[1:]
-    generators = states()
-    network = None if own is None else make_network(own, config.run.seed)
-    if states() != generators:
-        raise ConfigError(
-            "model draws random numbers from numpy or random, which the run's seed does not set; use torch"
-        )
+    network = network_in_file(settings.model) if own is None else own
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
@@ -295,8 +290,12 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")
     else:
-        check_network(network)
-        parts = (network.duplicate() if isinstance(network, Parts) else Parts(network)).seeded(config.run.seed)
+        generators = states()
+        parts = own_parts(network, settings.model, network_arguments(source), config.run.seed)
+        if states() != generators:
+            raise ConfigError(
+                "model draws random numbers from numpy or random, which the run's seed does not set; use torch"
+            )
     if settings.projector:
         parts = parts.append("body", "projector", models.projector(check_and_measure(parts, probed, task, label)))
     if settings.weights is not None:
@@ -306,22 +305,17 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
     return parts
 
 
+def network_arguments(source: Source) -> dict[str, object]:
+    """Return all that a user's class or function may ask for by the name of a parameter."""
+    return {
+        "shape": tuple(source.x.shape[1:]),  # of a sample
+        "outputs": source.task.outputs,  # how many numbers the head gives: classes, labels or numbers
+        "classes": source.task.outputs,  # the same, as classification calls it
+        "task": source.task,  # what a label is
+    }
+
+
 def network_name(config: Config, source: Source) -> str:
     """Return the name of the network that a run builds."""
     name = config.model.model
     return (source.model or models.usual(tuple(source.x.shape[1:]))) if name in ("auto", "cnn") else name
-
-
-def check_network(network: Any) -> None:
-    """Refuse an object that is no network, or a network whose tensors cannot be taken out of it."""
-    modules = network.modules.values() if isinstance(network, Parts) else [network]
-    for module in modules:
-        if not isinstance(module, nn.Module):
-            raise ConfigError(
-                "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got "
-                f"{short(repr(module))}"
-            )
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ConfigError("a torch.jit module cannot be divided into parts; pass the module that it was made from")
-        if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
-            raise ConfigError("the network has uninitialised lazy layers; run it on a sample first")

@@ -14,12 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from partwise.code_files import file_digest, file_of, network_file_of
 from partwise.data import CATALOGUE, Federation
 from partwise.data.transforms import ImageTransform, TableTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
 from partwise.records.codec import Encoder, Unstorable
-from partwise.records.files import METHOD, MODEL, MODELS_FOLDER
+from partwise.records.files import METHOD, MODEL, MODELS_FOLDER, NETWORK_COPY
 from partwise.records.formats import as_json, as_safetensors
 from partwise.records.manifest import (
     ArrayInput,
@@ -32,7 +33,7 @@ from partwise.records.manifest import (
     TableInput,
 )
 from partwise.rounds.plan import Plan
-from partwise.runs.config import HANDED_IN, Config, file_digest, file_of
+from partwise.runs.config import HANDED_IN, Config
 from partwise.runs.prepare import network_name
 from partwise.runs.result import PersonalModel
 from partwise.runs.settings import Data
@@ -153,6 +154,12 @@ def plain_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
 
 
+def code_copies(config: Config) -> dict[str, bytes]:
+    """Return the content of the user's own files that a run executes, by the names of their copies in its folder."""
+    files = {METHOD: file_of(config.name), NETWORK_COPY: network_file_of(config.model.model)}
+    return {name: file.read_bytes() for name, file in files.items() if file}
+
+
 # ---- what model.json says
 
 
@@ -192,8 +199,9 @@ def used_method(config: Config) -> ManifestMethod:
 
 
 def used_network(config: Config, simulation: Simulation) -> ManifestNetwork:
-    """Return the network of a run: its name, or the class that was handed in."""
+    """Return the network of a run: its name, with the file that it is in, or the class that was handed in."""
     model, own = config.model, config.model.model.startswith(HANDED_IN)
+    file = network_file_of(model.model)
     return ManifestNetwork(
         None if own else network_name(config, simulation.federation.source),
         simulation.program.parts.made_of if own else None,
@@ -201,6 +209,8 @@ def used_network(config: Config, simulation: Simulation) -> ManifestNetwork:
         model.dropout,
         model.projector,
         config.run.dtype,
+        NETWORK_COPY if file else None,
+        file_digest(file),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from partwise.code_files import network_file_of, split_network
 from partwise.data import parse_rule
 from partwise.data.rules import parse_test_after
 from partwise.errors import ConfigError, unknown
@@ -18,6 +19,16 @@ def check_partition(rule: str) -> None:
     """Refuse a partition's rule that is malformed or unknown."""
     if rule != "auto":
         parse_rule(rule)
+
+
+def check_model(name: str) -> None:
+    """Refuse a network in a file that is not there, or without its name in that file."""
+    if named := split_network(name):
+        file, called = named
+        if not called:
+            raise ConfigError(f"model = {name} does not say which network of the file; write {file}:NAME")
+        if network_file_of(name) is None:
+            raise ConfigError(f"there is no network file '{file}'")
 
 
 def check_augmentation(text: str) -> None:
@@ -143,7 +154,12 @@ class Data(Checked):
 class Model(Checked):
     """The network."""
 
-    model: str = option("auto", "Network: the name of a built-in one, or timm:NAME; auto: the data set's usual one.")
+    model: str = option(
+        "auto",
+        "Network: the name of a built-in one, timm:NAME, or FILE.py:NAME, a class or function of your own; auto: the "
+        "data set's usual one.",
+        check=check_model,
+    )
     batch_norm: bool = option(
         False, "Add batch-norm after every convolution or hidden layer; small built-in networks only."
     )

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from partwise.code_files import split_network
 from partwise.errors import ConfigError, Problems, unknown
 from partwise.options import short_repr
 from partwise.runs.settings import SECTIONS, Settings
@@ -38,9 +39,9 @@ class Written(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """Return the Python files that it names, which are code: its method, and the host of a schedule."""
-        names = self.method, self.settings.get("host")
-        return [name for name in names if isinstance(name, str) and name.endswith(".py")]
+        """Return the settings that name Python files, which are code: its method, a schedule's host, the network."""
+        names = self.method, self.settings.get("host"), self.settings.get("model")
+        return [name for name in names if isinstance(name, str) and split_network(name)]
 
     def overridden(self, options: Settings) -> "Written":
         """Return the settings after options on the command line override the file's."""

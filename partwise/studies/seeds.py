@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from partwise.code_files import split_network
 from partwise.engines.joint import can_share, side_by_side
 from partwise.engines.vector import Vector
 from partwise.errors import Diverged
@@ -84,7 +85,9 @@ def may_share(jobs: Sequence[PlannedRun], simulations: Sequence[Simulation]) -> 
 
     A network that is made anew for each seed may differ in more than its parameters, so its runs share nothing.
     """
-    return len(jobs) > 1 and isinstance(simulations[0].engine, Vector) and not is_made(jobs[0].model)
+    if len(jobs) < 2 or not isinstance(simulations[0].engine, Vector):
+        return False
+    return not is_made(jobs[0].model) and split_network(jobs[0].config.model.model) is None
 
 
 def made_ready(job: PlannedRun, beside: Simulation | None = None) -> Simulation:

@@ -115,6 +115,9 @@ pathlib.Path(__file__).with_suffix(".executed").touch()
 
 class Canary(Method):
     pass
+
+def net():
+    pass
 """
 TO = "made-of-it"
 READERS = {
@@ -129,21 +132,36 @@ READERS = {
 
 def beside_a_name(folder):
     code = (folder / "method-copy.py").read_bytes()
-    return {"file": "method-copy.py", "sha256": hashlib.sha256(code).hexdigest()}
+    return {"method": {"file": "method-copy.py", "sha256": hashlib.sha256(code).hexdigest()}}
 
 
 def as_the_name(folder):
-    return {"name": str(folder / "method-copy.py")}
+    return {"method": {"name": str(folder / "method-copy.py")}}
 
 
 def as_a_host(folder):
-    return {"name": "anti", "settings": {"host": str(folder / "method-copy.py")}}
+    return {"method": {"name": "anti", "settings": {"host": str(folder / "method-copy.py")}}}
 
 
 def as_a_host_in_the_configuration(folder):
     path = folder / "config.toml"
     path.write_text(path.read_text().replace("[method]", f'[method]\nhost = "{folder / "method-copy.py"}"'))
-    return {"name": "anti"}
+    return {"method": {"name": "anti"}}
+
+
+def as_the_network(folder):
+    return {"network": {"name": f"{folder / 'method-copy.py'}:net"}}
+
+
+def as_a_file_of_the_network(folder):
+    code = (folder / "method-copy.py").read_bytes()
+    (folder / "network-copy.py").write_bytes(code)
+    file = {"file": "network-copy.py", "sha256": hashlib.sha256(code).hexdigest()}
+    return {"network": {"name": "nets.py:net", **file}}
+
+
+CHANGES = (beside_a_name, as_the_name, as_a_host, as_a_host_in_the_configuration)
+CHANGES += (as_the_network, as_a_file_of_the_network)
 
 
 def edit(folder, change):
@@ -152,12 +170,13 @@ def edit(folder, change):
     path = folder / "model.json"
     content = json.loads(path.read_text())
     del content["sha256"]
-    content["method"] |= change(folder)
+    for table, values in change(folder).items():
+        content[table] |= values
     path.write_text(json.dumps({**content, "sha256": json_digest(content)}))
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("change", [beside_a_name, as_the_name, as_a_host, as_a_host_in_the_configuration])
+@pytest.mark.parametrize("change", CHANGES)
 def test_fault_61_no_reader_of_a_folder_executes_what_lies_in_it(reader, change, run, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
@@ -168,12 +187,15 @@ def test_fault_61_no_reader_of_a_folder_executes_what_lies_in_it(reader, change,
             read()
     else:
         assert invoke(capsys, *read()).code in ((0,) if reader == "report" else (2, 3))  # a report reads no models
-    assert not (folder / "method-copy.executed").exists()
+    assert not list(folder.glob("*.executed"))
 
 
 def test_fault_61_a_built_in_name_with_a_file_is_refused_even_where_it_is_trusted(run, tmp_path):
     folder = taken(run, tmp_path / "elsewhere")
     edit(folder, beside_a_name)
     with pytest.raises(DataError, match="names the method 'fedrod' and a method file beside it: no run writes that"):
+        partwise.load_model(folder, 0, trust=True)
+    edit(folder, lambda folder: {"method": {"file": None, "sha256": None}, **as_the_network(folder)})
+    with pytest.raises(DataError, match=r"names the network '.*py:net' and the file None: no run writes that"):
         partwise.load_model(folder, 0, trust=True)
     assert not (folder / "method-copy.executed").exists()

@@ -85,6 +85,35 @@ def test_fault_54_what_is_typed_or_trusted_is_executed_as_it_always_was(config, 
     assert not executed() and executed("mine") == (config == "method")
 
 
+NETWORK = """
+import pathlib
+from torch import nn
+pathlib.Path(__file__).with_suffix(".executed").touch()
+
+def net(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
+
+
+def test_fault_54_a_network_file_is_code_as_a_method_file_is(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("others.py").write_text(NETWORK)
+    Path("theirs.toml").write_text(
+        '[method]\nname = "fedavg"\nrounds = 1\n[data]\ndata = "made"\nclients = 4\n[model]\nmodel = "others.py:net"\n'
+    )
+    said, given = SAID.format(tmp_path).replace("method", "network"), ("run", "--config", "theirs.toml")
+    code, _, err = invoke(capsys, *given)
+    assert (code, err.splitlines()[0], executed()) == (0, f"{said}; executing it now (--trust hides this line)", True)
+    refused = f"error: {said}: read it first, then execute it with --trust, or name it with --model"
+    assert refuse(capsys, *given, "--dry-run") == refused
+    assert "--lr" in succeed(capsys, *given, "--help")
+    succeed(capsys, "partition", "--config", "theirs.toml", "--clients", "5")
+    succeed(capsys, *given, "--model", "mlp-100", "--dry-run")  # that of the file is not used
+    assert not executed()
+    for more in (("--trust", "--dry-run"), ("--model", "others.py:net", "--dry-run"), ("--trust",)):
+        assert "is code" not in invoke(capsys, *given, *more).err and executed()
+
+
 # ------------------------------------------------------------------------------------------------------ 59: paths
 
 

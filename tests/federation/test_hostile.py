@@ -11,7 +11,7 @@ from partwise.federation.protocol.handshake import merged_moments
 from partwise.federation.protocol.launch import federated, write_models
 from partwise.federation.protocol.node import Node
 from partwise.federation.protocol.silo import read_silo
-from partwise.federation.protocol.software import software
+from partwise.federation.protocol.software import NETWORK_FILE, software
 from partwise.records.messages import PROTOCOL
 from partwise.records.wire import pack_tree, unpack_tree
 from tests.support.nodes import InProcess, members, silos
@@ -36,12 +36,24 @@ def joining(method="fedavg", file=None, **settings):
 # ---- a hostile server: code
 
 
-@pytest.mark.parametrize("how", ["method", "host"])
+@pytest.mark.parametrize("how", ["method", "host", "network", "network of other bytes"])
 def test_a_server_cannot_name_a_file_that_a_node_then_executes(how, tmp_path):
     code = tmp_path / "found_here.py"
     code.write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
-    asked = joining(str(code)) if how == "method" else joining("anti", host=str(code))
-    assert "unknown" in told(alone(tmp_path), "join", **asked)["refuses"]
+    asked = {
+        "method": joining(str(code)),
+        "host": joining("anti", host=str(code)),
+        "network": joining(model=f"{code}:Net"),
+        "network of other bytes": joining(model=f"{code}:Net"),
+    }[how]
+    if how == "network of other bytes":
+        asked["software"][NETWORK_FILE] = "0" * 64
+    refused = told(alone(tmp_path, files=(str(code),)), "join", **asked)["refuses"]
+    why = {
+        "network": "n0 takes a network file only with its SHA-256",
+        "network of other bytes": "allows no network file",
+    }
+    assert why.get(how, "unknown") in refused
     assert not (tmp_path / "executed").exists()
 
 

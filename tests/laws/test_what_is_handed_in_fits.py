@@ -86,7 +86,10 @@ class Words(nn.Module):
         (lambda: Returns(classes=2), "gives 2 logits for a sample, but the data have 3 classes"),
         (lambda: 3, "model must be a name, .* or a class or function that makes one, got 3"),
         (3, "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got 3"),
-        (TimeFirst, r"model = TimeFirst cannot be called without arguments \(missing a required argument: 'kind'\)"),
+        (
+            TimeFirst,
+            "model = TimeFirst needs kind; a network can ask for shape, classes: give other parameters a default",
+        ),
         (lambda: (np.random.rand(), Returns())[1], "draws random numbers from numpy or random"),
         (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)), "uninitialised lazy layers"),
     ],

@@ -41,7 +41,7 @@ def taken(run: Path, to: Path) -> Path:
     """What of a run's folder its models need, elsewhere."""
     to.mkdir()
     shutil.copytree(run / "models", to / "models")
-    for path in (run / "model.json", run / "method-copy.py"):
+    for path in (run / "model.json", run / "method-copy.py", run / "network-copy.py"):
         if path.exists():
             shutil.copy(path, to)
     return to

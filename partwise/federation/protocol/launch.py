@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from partwise.client_settings import check_names
+from partwise.code_files import file_digest, file_of
 from partwise.data.standardise import centre_and_scale
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.protocol.claims import admitted, check_participants, fewest_silos
@@ -16,7 +17,7 @@ from partwise.federation.protocol.handshake import agree, merged_moments, stand_
 from partwise.federation.protocol.network import network_of, same_network
 from partwise.federation.protocol.nodes import AT_WORK, POLL_INTERVAL, REFUSAL_LETTERS, Failure, Link
 from partwise.federation.protocol.remote import AGAIN, Remote
-from partwise.federation.protocol.software import software
+from partwise.federation.protocol.software import NETWORK_FILE, software
 from partwise.records.codec import Limit
 from partwise.records.messages import (
     PROTOCOL,
@@ -37,7 +38,7 @@ from partwise.records.messages import (
 from partwise.records.record import AnyRecord
 from partwise.records.wire import Question, decode_reply, encode_message
 from partwise.rounds.cohort import share_of
-from partwise.runs.config import HANDED_IN, Config, file_digest, file_of
+from partwise.runs.config import HANDED_IN, Config, network_code_of
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
@@ -175,10 +176,12 @@ class Members:
         """Return the first message to a node: settings, versions, and the SHA-256 of the method's code."""
         tables = self.config.as_tables()
         settings = {name: value for table in tables.values() for name, value in table.items() if value is not None}
+        network = network_code_of(self.config.model.model)
+        code = software([self.config.name, getattr(self.config.method, "host", None)])
         return Join(
             run=self.run,
             protocol=PROTOCOL,
-            software=software([self.config.name, getattr(self.config.method, "host", None)]),
+            software=code if network is None else {**code, NETWORK_FILE: network},
             method=self.config.name,
             file=file_digest(file_of(self.config.name)),
             settings=settings,

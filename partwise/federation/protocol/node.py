@@ -22,7 +22,7 @@ from partwise.federation.protocol.reported_data import ReportedData, check_range
 from partwise.federation.protocol.run_on_node import RunOnNode, private_seed
 from partwise.federation.protocol.silo import Silo
 from partwise.federation.protocol.size import check_size
-from partwise.federation.protocol.software import check_same, software
+from partwise.federation.protocol.software import NETWORK_FILE, check_same, software
 from partwise.records.messages import (
     KIND_OF,
     Ask,
@@ -104,6 +104,7 @@ class Node:
         self.releases.check_run(run)
         name = self.silo.method(message.method, message.file, host)
         self.silo.check_settings(settings)
+        settings = self.silo.with_network(settings, message.software.get(NETWORK_FILE))
         config = self.silo.config(make_config(name, settings))
         with kept_here(self.silo):
             federation = self.silo.federation(config)

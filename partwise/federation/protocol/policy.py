@@ -28,7 +28,7 @@ class Allowed:
     """The permissions that a silo grants."""
 
     methods: tuple[str, ...] = option((ANY,), "Methods that may train here; '*': all that partwise brings.")
-    files: tuple[str, ...] = option((), "Method files of one's own that may train here: they are code.")
+    files: tuple[str, ...] = option((), "Method and network files of one's own that may train here: they are code.")
     data: tuple[str, ...] = option((), "With `hosts`: files and folders that the server may name.")
     parts: tuple[str, ...] = option((ANY,), "Parts and extras that may leave, as 'body'; '*': all.")
     min_clients: int = option(2, "Fewest silos behind every mean that this silo takes part in.", minimum=1)

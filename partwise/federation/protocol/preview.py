@@ -72,7 +72,7 @@ def preview(silo: Silo) -> list[str]:
 
 
 def check_here(silo: Silo) -> None:
-    """Refuse methods, method files and data that a silo's file names and that are not here."""
+    """Refuse methods, files of code and data that a silo's file names and that are not here."""
     found, data = Found(), silo.data.get("data")
     with found.collect():
         check_methods(silo.allow)
@@ -83,10 +83,10 @@ def check_here(silo: Silo) -> None:
 
 
 def check_methods(allow: Allowed) -> None:
-    """Refuse methods and method files that are not here."""
+    """Refuse methods and files of code that are not here."""
     known = installed_names()
     lines = [unknown("method", name, known) for name in allow.methods if name not in (ANY, *known)]
-    lines += [f"there is no method file '{file}'" for file in allow.files if not Path(file).expanduser().is_file()]
+    lines += [f"there is no file '{file}'" for file in allow.files if not Path(file).expanduser().is_file()]
     if lines:
         raise ConfigError(*(f"[allow] {line}" for line in lines))
 
@@ -177,7 +177,7 @@ def each_round(silo: Silo, federation: Federation | None) -> list[str]:
     return [
         "In each round:",
         f"- of what the method shares: {parts} ([allow] parts); 'partwise methods NAME' lists it",
-        f"- methods that may train: {methods} (methods); method files: {comma_separated(allow.files)} (files)",
+        f"- methods that may train: {methods} (methods); files of code: {comma_separated(allow.files)} (files)",
         f"- fewest silos behind a mean: {allow.min_clients} (min_clients); this silo's own model "
         f"{'may' if allow.relay else 'does not'} go to other silos (relay)",
         "- numbers of training samples and steps and, without noise, whether training diverged",

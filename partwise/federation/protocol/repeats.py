@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from partwise.code_files import file_digest, file_of
 from partwise.errors import DataError, PartwiseError
 from partwise.federation.protocol.commits import Kept, kept_of, take
 from partwise.federation.protocol.software import software
@@ -18,7 +19,7 @@ from partwise.records.record import Record, read_record
 from partwise.records.wire import copies_digest, pack_tree, unpack_tree
 from partwise.rounds.messages import Request
 from partwise.rounds.mixing import Copies
-from partwise.runs.config import file_digest, file_of
+from partwise.runs.config import network_code_of
 from partwise.runs.simulation import Simulation
 from partwise.writing import make_folder, write
 
@@ -57,6 +58,8 @@ class Repeats:
         methods = [config.name, getattr(config.method, "host", None)]
         code = software(methods), file_digest(file_of(config.name))
         about = [code, settings, config.run.dtype, simulation.federation.fingerprint()]
+        if network := network_code_of(config.model.model):
+            about.append(network)
         self.about = hashlib.sha256(pack_tree(about)).hexdigest()
 
     def question(self, errand: Errand, request: Request) -> str:

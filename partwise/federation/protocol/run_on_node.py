@@ -20,9 +20,9 @@ from partwise.records.wire import decode_reply, encode_message, question_of, rea
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.server import filtered
 from partwise.runs.result import personal_model
-from partwise.runs.saving import ModelFiles
+from partwise.runs.saving import ModelFiles, code_copies
 from partwise.runs.simulation import Simulation, switches
-from partwise.writing import make_folder
+from partwise.writing import make_folder, write
 
 if TYPE_CHECKING:
     from partwise.rounds.mixing import Copies
@@ -168,6 +168,8 @@ class RunOnNode:
         for client, tensors in updates.models.items():
             files.write(client, personal_model(self.simulation, request, client, tensors), moment)
         files.describe()
+        for name, source in code_copies(self.simulation.config).items():
+            write(self.folder / name, source)
         log.info("wrote %d model%s into '%s'", len(updates.models), "s" * (len(updates.models) != 1), self.folder)
         return Exported(len(updates.models))
 

@@ -1,7 +1,6 @@
 """A silo's own file: its data and its policy. Requests beyond it are refused."""
 
 import dataclasses
-import hashlib
 import os
 import re
 import tomllib
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from partwise.client_settings import names_file
+from partwise.code_files import file_digest, path_of_file, split_network
 from partwise.data import CATALOGUE, load
 from partwise.data.readers.tables import file_and_frame
 from partwise.data.source import Federation, Source
@@ -78,11 +78,24 @@ class Silo:
             if ANY not in self.allow.methods and name not in self.allow.methods:
                 raise ConfigError(f"{self.name} allows no {name}; it allows {', '.join(self.allow.methods) or 'none'}")
             return name
+        return self.file_here("method", digest)
+
+    def with_network(self, settings: Settings, digest: str | None) -> Settings:
+        """Return settings with the network as it is called here; its file must be one that lies here, to the byte."""
+        named = split_network(str(settings.get("model", "")))
+        if named is None:
+            return settings
+        if digest is None:
+            raise ConfigError(f"{self.name} takes a network file only with its SHA-256: {short(named[0])}")
+        return {**settings, "model": f"{self.file_here('network', digest)}:{named[1]}"}
+
+    def file_here(self, kind: str, digest: str) -> str:
+        """Return the path of the listed file with these bytes."""
         for file in self.allow.files:
-            path = Path(file).expanduser()
-            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+            path = path_of_file(file)
+            if path and file_digest(path) == digest:
                 return str(path)
-        raise ConfigError(f"{self.name} allows no method file with the SHA-256 {digest[:12]}...: see its [allow] files")
+        raise ConfigError(f"{self.name} allows no {kind} file with the SHA-256 {digest[:12]}...: see its [allow] files")
 
     def config(self, config: Config) -> Config:
         """Return the run as it is carried out here: the machine's settings are its own, and so are the silo's data."""

@@ -9,6 +9,7 @@ from partwise.errors import ConfigError
 from partwise.methods import names, published_method, source
 from partwise.version import __version__
 
+NETWORK_FILE = "network file"  # beside versions in `Join`: the SHA-256 of the file that the run's network is in
 VERSION_LETTERS = 20  # letters: a whole version, or enough of a SHA-256
 
 

@@ -25,6 +25,8 @@ NETWORKS = {
     "convnet-c": "convolutional",
     "resnet18": "resnet",
     "resnet18-3x3": "resnet",
+    "gru": "sequences",
+    "transformer": "sequences",
 }
 TIMM = "timm:"
 
@@ -43,6 +45,6 @@ def build(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, d
 
         return from_timm(name.removeprefix(TIMM), shape, classes, norm, dropout)
     if name not in NETWORKS:
-        raise ConfigError(unknown("model", name, ["auto", "cnn", *NETWORKS, "timm:NAME"]))
+        raise ConfigError(unknown("model", name, ["auto", "cnn", *NETWORKS, "timm:NAME", "FILE.py:NAME"]))
     function = getattr(import_module(f"{__name__}.{NETWORKS[name]}"), name.replace("-", "_"))
     return function(shape, classes, norm=norm, dropout=dropout)
