@@ -6,11 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_map
 
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.client_engine import ClientEngine
-from partwise.engines.probe import check_and_measure, check_repeatable, check_rows_first, mixes_rows, samples_of
+from partwise.engines.probe import (
+    as_seen,
+    check_and_measure,
+    check_repeatable,
+    check_rows_first,
+    embeds,
+    mixes_rows,
+    samples_of,
+)
 from partwise.engines.purity_probes import equal_to_the_bit, states
 from partwise.engines.store import Store
 from partwise.errors import ConfigError, DataError, blamed, called, located, short
@@ -38,6 +47,7 @@ from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.simulation import Simulation
 from partwise.streams import stream
+from partwise.trees import Samples
 
 
 def prepare(
@@ -96,11 +106,11 @@ def build_simulation(
     if beside is not None and beside.federation.source.x is source.x:
         placed = beside.engine.federation.source
     else:
-        placed = replace(source, x=source.x.to(device))
+        placed = replace(source, x=tree_map(lambda tensor: tensor.to(device), source.x))
     if placed.x is not here.source.x:
         here = replace(here, source=placed)
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
-    check_shape(tuple(source.x.shape[1:]), augmentation)
+    check_shape(source.shape, augmentation)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     program, resolved = programmed(config, source, parts, probed, federation.clients, device)
@@ -111,7 +121,7 @@ def build_simulation(
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = kept(method, Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
-    probed = probed.to(device, program.dtype)
+    probed = tree_map(lambda tensor: tensor.to(device), as_seen(prepared, probed, program.dtype))
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
     program = replace(program, private=private_gradients(config, program, resolved))
@@ -177,10 +187,10 @@ def drawn_out(config: Config, federation: Federation) -> list[int]:
 
 
 def programmed(
-    config: Config, source: Source, parts: Parts, probed: Tensor, clients: int, device: torch.device
+    config: Config, source: Source, parts: Parts, probed: Samples, clients: int, device: torch.device
 ) -> tuple[ClientProgram, list[Plan]]:
     """Return the clients' program and its stages: the method on a network, for samples as a source holds them."""
-    method, shape = config.method, tuple(source.x.shape[1:])
+    method, shape = config.method, source.shape
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = LayerScope()
     sizes = Sizes(source.task, shape, check_and_measure(parts, probed, source.task, source.y.shape[1:]), clients)
@@ -190,10 +200,11 @@ def programmed(
     if prepared.batch_norm and method.batch == 1:
         raise ConfigError("batch = 1 is too small for batch-norm; set batch to at least 2")
     resolved = plans(method, prepared)
-    channels = (-1, *[1] * (len(shape) - 1))
-    centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
+    centre, scale = (tree_map(lambda v: v.to(device, dtype), each) for each in source.normalisation)
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
-    return ClientProgram(method, prepared, scope, source.task, centre, scale, dtype, compute), resolved
+    return ClientProgram(
+        method, prepared, scope, source.task, centre, scale, dtype, compute, embeds(prepared)
+    ), resolved
 
 
 def guarding(config: Config, plans: list[Plan], clients: int) -> Safeguards:
@@ -261,9 +272,9 @@ def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
         )
 
 
-def draw(config: Config, source: Source, own: Network | None, probed: Tensor) -> Parts:
+def draw(config: Config, source: Source, own: Network | None, probed: Samples) -> Parts:
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
-    settings, shape, task, label = config.model, tuple(source.x.shape[1:]), source.task, source.y.shape[1:]
+    settings, shape, task, label = config.model, source.shape, source.task, source.y.shape[1:]
     generators = states()
     network = None if own is None else make_network(own, config.run.seed)
     if states() != generators:
@@ -292,7 +303,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
 def network_name(config: Config, source: Source) -> str:
     """Return the name of the network that a run builds."""
     name = config.model.model
-    return (source.model or models.usual(tuple(source.x.shape[1:]))) if name in ("auto", "cnn") else name
+    return (source.model or models.usual(source.shape)) if name in ("auto", "cnn") else name
 
 
 def check_network(network: Any) -> None:

@@ -12,7 +12,7 @@ from partwise.runs.prepare import network_name
 def check_size(config: Config, source: Source, most: int, who: str) -> None:
     """Refuse a network that does not fit into one message; on the device `meta` its tensors take no memory."""
     settings, double = config.model, config.run.dtype == "float64"
-    name, shape = network_name(config, source), tuple(source.x.shape[1:])
+    name, shape = network_name(config, source), source.shape
     with torch.device("meta"):
         parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
     size = sum(value.numel() for value in parts.tensors().values()) * (8 if double else 4)
