@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # settings are read without torch
     from partwise.network.view import Batch, Extras, Me, Net, PerClient, Tree
     from partwise.rounds.messages import Updates
     from partwise.rounds.server import Server
+    from partwise.trees import Samples
 
 # --------------------------------------------------------------------------------------- who shares each part?
 
@@ -250,11 +251,11 @@ class Method(Training):
         """Return the loss, a pure function of one client's parts and one mini-batch."""
         return b.loss(net(b.x))
 
-    def predict(self, net: "Net", x: "Tensor", me: "Me") -> "Tensor":
+    def predict(self, net: "Net", x: "Samples", me: "Me") -> "Tensor":
         """Return the output of the client's own model: logits of classes, or what the task wants."""
         return net(x)
 
-    def predict_global(self, net: "Net", x: "Tensor") -> "Tensor":
+    def predict_global(self, net: "Net", x: "Samples") -> "Tensor":
         """Return the logits of the global model on the server's parts; `predict_global = None` if there is none."""
         return net(x)
 

@@ -5,9 +5,13 @@ from difflib import get_close_matches
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from partwise.data.source import Source
 from partwise.errors import DataError, short
+from partwise.trees import tensors_of
+
+STORED_TYPES = (torch.float32, torch.int64, torch.bool)  # of samples that are not images
 
 
 def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse") -> Source:
@@ -16,13 +20,18 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
     Where `missing` is "mean" and the source is standardised, empty cells are NaN until the clients' means are known.
     """
     x, y, train, where = source.x, source.y, source.train, f"data set '{source.name}'"
-    if (x.dtype, x.ndim) != (torch.uint8, 4) and not (x.dtype == torch.float32 and x.ndim > 1):
-        raise DataError(f"{where}: x must be uint8 images or float32 rows, got {x.dtype} of shape {tuple(x.shape)}")
-    if len(y) != len(x):
-        raise DataError(f"{where}: {len(x):,} samples need as many labels, got y of shape {tuple(y.shape)}")
-    if not {len(source.centre), len(source.scale)} <= {1, x.shape[1]} or 0 in source.scale:
+    for own in tensors_of(x):
+        if (own.dtype, own.ndim) != (torch.uint8, 4) and (own.dtype not in STORED_TYPES or own.ndim < 2):
+            raise DataError(
+                f"{where}: x must be uint8 images or rows of float32, int64 or bool, got {own.dtype} of shape "
+                f"{tuple(own.shape)}"
+            )
+        if len(y) != len(own):
+            raise DataError(f"{where}: {len(own):,} samples need as many labels, got y of shape {tuple(y.shape)}")
+    channels = 1 if isinstance(x, dict) else x.shape[1]
+    if not {len(source.centre), len(source.scale)} <= {1, channels} or 0 in source.scale:
         raise DataError(
-            f"{where}: centre and scale must be 1 or {x.shape[1]} numbers, scale without 0, "
+            f"{where}: centre and scale must be 1 or {channels} numbers, scale without 0, "
             f"got {source.centre} and {source.scale}"
         )
     if not 0 < train <= len(y):
@@ -41,19 +50,21 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
         code, values = column.code, len(column.names)
         if (code.dtype, code.shape) != (torch.int64, y.shape[:1]) or not ((code >= 0) & (code < values)).all():
             raise DataError(f"{where}: column '{name}' must be {len(y):,} int64 numbers from 0 to {values - 1}")
-    if not allow_nonfinite and x.is_floating_point():
-        _check_finite(source, source.standardise and missing == "mean")
+    if not allow_nonfinite:
+        for own in tensors_of(x):
+            if own.is_floating_point():
+                _check_finite(source, own, source.standardise and missing == "mean")
     return source
 
 
-def _check_finite(source: Source, nan_allowed: bool) -> None:
+def _check_finite(source: Source, x: Tensor, nan_allowed: bool) -> None:
     """Refuse NaN and infinity, naming the first."""
-    odd = (torch.isinf(source.x) if nan_allowed else ~torch.isfinite(source.x)).numpy()
+    odd = (torch.isinf(x) if nan_allowed else ~torch.isfinite(x)).numpy()
     if odd.any():
         sample, *feature = np.unravel_index(odd.argmax(), odd.shape)
         named = source.feature_names and len(feature) == 1
         label = f"'{source.feature_names[feature[0]]}'" if named else ", ".join(map(str, feature))
-        value, samples = source.x[sample, *feature].item(), odd.reshape(len(odd), -1).any(1).sum()
+        value, samples = x[sample, *feature].item(), odd.reshape(len(odd), -1).any(1).sum()
         raise DataError(
             f"data set '{source.name}': sample {sample}, feature {label} is {value}, one of {odd.sum():,} numbers in "
             f"{samples:,} samples that are not finite; mend the data, or accept them with --allow-nonfinite-data"

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from partwise.data.readers import client_tables, tables
-from partwise.data.readers.arrays import ACCEPTED, Samples, joined_samples, make_source, read_samples
+from partwise.data.readers.arrays import ACCEPTED, LabelledSamples, joined_samples, make_source, read_samples
 from partwise.data.readers.hugging_face import from_hugging_face
 from partwise.data.reading import Reading, TaskName
 from partwise.data.source import Federation, Source, resized
@@ -80,7 +80,7 @@ def from_clients(
             f"{len(clients)} clients with {len(set(called))} different names; give each client its own name"
         )
     check_shares(test_share, train_samples, validation)
-    sets: dict[str, Samples] = {}
+    sets: dict[str, LabelledSamples] = {}
     for who, data in zip(called, clients, strict=True):
         train, test = _with_test(data)
         sets[who] = read_samples(train, who)

@@ -12,6 +12,7 @@ from partwise.data.room import check_room
 from partwise.data.source import Federation, Source
 from partwise.data.transforms import TableTransform
 from partwise.errors import ConfigError
+from partwise.trees import one_tensor
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ def fit_to_schema(source: Source, schema: Schema) -> Source:
     """Return samples with the features and classes of a schema, in its order; other features are left out."""
     x, y = source.x, source.y
     if schema.table is not None and source.feature_names != schema.table.features:
-        features = schema.table.features
-        check_room("the agreed columns", len(x) * len(features) * x.element_size())
+        rows, features = one_tensor(x, "a table"), schema.table.features
+        check_room("the agreed columns", len(rows) * len(features) * rows.element_size())
         place = {name: number for number, name in enumerate(source.feature_names)}
-        columns = [x[:, place[name]] if name in place else torch.zeros_like(x[:, 0]) for name in features]
+        columns = [rows[:, place[name]] if name in place else torch.zeros_like(rows[:, 0]) for name in features]
         x = torch.stack(columns, 1)
     if schema.class_names and source.class_names != schema.class_names:
         place = {name: number for number, name in enumerate(schema.class_names)}
@@ -59,8 +60,9 @@ def part_of(federation: Federation, schema: Schema, owner: str, fill: bool = Fal
     """
     source = fit_to_schema(federation.source, schema)
     if fill and source.standardise:
-        mean = torch.tensor(schema.centre, dtype=source.x.dtype).view(-1, *[1] * (source.x.ndim - 2))
-        source = replace(source, x=torch.where(source.x.isnan(), mean, source.x))
+        x = one_tensor(source.x, "filling empty cells")
+        mean = torch.tensor(schema.centre, dtype=x.dtype).view(-1, *[1] * (x.ndim - 2))
+        source = replace(source, x=torch.where(x.isnan(), mean, x))
     own = {name: number for number, name in enumerate(federation.names)}
     missing = [name for name in own if name not in schema.names]
     if missing:

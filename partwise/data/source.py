@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from partwise.data.room import check_room
-from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform, Transform
+from partwise.data.transforms import ArrayTransform, ImageTransform, NamedTransform, TableTransform, Transform
 from partwise.errors import ConfigError, DataError
 from partwise.tasks import Classes, Task
+from partwise.trees import Samples, Shape, is_whole, sample_shape, tensors_of
 
 CLIENTS_TOGETHER = 1024  # clients whose samples are looked at together
 
@@ -32,7 +33,7 @@ class Source:
     """A data set as it is stored: nothing is normalised, nothing is split among clients."""
 
     name: str
-    x: Tensor  # (samples, channels, ...) uint8, or (samples, features, ...) float32
+    x: Samples  # (samples, channels, ...) uint8, or (samples, features, ...) float32 or int64; or several by name
     y: Tensor  # (samples,) int64, labels 0 .. classes-1; where `own_task` says so, something else
     classes: int  # or bins, where labels are no classes
     train: int  # the first `train` samples are the original training set, the others (there may be none) the test set
@@ -57,6 +58,25 @@ class Source:
     def task(self) -> Task:
         """Return what a label is."""
         return self.own_task or Classes(self.labels)
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of a sample."""
+        return sample_shape(self.x)
+
+    @cached_property
+    def normalisation(self) -> tuple[Samples, Samples]:
+        """Return centre and scale as tensors that go with those of a mini-batch: the network sees (x - centre) / scale.
+
+        Where samples have several tensors, pixels are seen as -1 .. 1 and numbers as they are.
+        """
+        if isinstance(self.x, dict):
+            middle = torch.tensor(self.white / 2)
+            pixels = {name: tensor.dtype == torch.uint8 for name, tensor in self.x.items()}
+            centre = {name: middle if of else torch.tensor(0.0) for name, of in pixels.items()}
+            return centre, {name: middle if of else torch.tensor(1.0) for name, of in pixels.items()}
+        channels = (-1, *[1] * (self.x.ndim - 2))
+        return torch.tensor(self.centre).view(channels), torch.tensor(self.scale).view(channels)
 
     @cached_property
     def bins(self) -> Tensor:
@@ -83,8 +103,13 @@ class Source:
         """Return what turns new rows, images or arrays into samples."""
         if self.table is not None:
             return self.table
+        if isinstance(self.x, dict):
+            forms = {name: tuple(own.shape[1:]) for name, own in self.x.items()}
+            return NamedTransform(forms, {n: str(own.dtype).removeprefix("torch.") for n, own in self.x.items()})
         shape = tuple(self.x.shape[1:])
-        return ImageTransform(shape, self.white) if self.x.dtype == torch.uint8 else ArrayTransform(shape)
+        if self.x.dtype == torch.uint8:
+            return ImageTransform(shape, self.white)
+        return ArrayTransform(shape, whole=is_whole(self.x))
 
 
 def image_source(
@@ -97,9 +122,9 @@ def image_source(
 
 def resized(source: Source, size: int | None) -> Source:
     """Resize images that were not read from image files to squares of `size`."""
-    if size is None or source.x.shape[2:] == (size, size):
+    if size is None or (not isinstance(source.x, dict) and source.x.shape[2:] == (size, size)):
         return source
-    if source.x.ndim != 4:
+    if isinstance(source.x, dict) or source.x.ndim != 4:
         raise ConfigError(f"image_size = {size}, but data set '{source.name}' holds no images")
     check_room(f"data set '{source.name}'", source.x[:, :, 0, 0].nbytes * size**2, "; use a smaller --image-size")
     return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True))
@@ -173,7 +198,7 @@ class Federation:
         source = self.source
         named = (self.names, source.class_names, source.feature_names, source.centre, source.scale, source.train)
         result = hashlib.sha256(repr(named).encode())
-        for tensor in (source.x, source.y, *self.train, *self.validation, *self.test):
+        for tensor in (*fingerprinted(source.x), source.y, *self.train, *self.validation, *self.test):
             result.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
             result.update(tensor.contiguous().numpy().data)
         return result.hexdigest()
@@ -192,6 +217,11 @@ class Federation:
             owner = torch.arange(len(own)).repeat_interleave(torch.tensor([len(index) for index in own]))
             rows.append(torch.bincount(owner * bins + y[torch.cat(own)], minlength=len(own) * bins))
         return torch.cat(rows).view(-1, bins)
+
+
+def fingerprinted(x: Samples) -> list[Tensor]:
+    """Return the tensors of samples as they are hashed: whole numbers as float32, as which they were stored before."""
+    return [x.float() if is_whole(x) else x] if isinstance(x, Tensor) else tensors_of(x)
 
 
 def are_indices(index: Tensor, samples: int) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from partwise.data.source import Federation, Source
 from partwise.errors import ConfigError, DataError
 from partwise.tasks import Numbers
+from partwise.trees import one_tensor
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
@@ -26,9 +27,9 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     source = federation.source
     if not source.standardise:
         return federation
-    total = merged(client_moments(source.x[own], source, few, rare) for own in federation.train)
+    x = one_tensor(source.x, "standardisation")
+    total = merged(client_moments(x[own], source, few, rare) for own in federation.train)
     centre, scale = centre_and_scale(total)
-    x = source.x
     if fill or few > 1:
         lack = "training sample has a value" if few == 1 else f"client has {few} filled training cells"
         check_columns_known(
@@ -123,8 +124,9 @@ def normalised(source: Source, how: str | None) -> Source:
     """Return images scaled by `half` (-1 to 1), `unit` (0 to 1) or `imagenet` (its numbers); None: as they are."""
     if how is None:
         return source
-    if source.x.dtype != torch.uint8:
-        raise ConfigError(f"normalise = '{how}' is for images of bytes, but '{source.name}' holds {source.x.dtype}")
+    if isinstance(source.x, dict) or source.x.dtype != torch.uint8:
+        held = "several tensors" if isinstance(source.x, dict) else str(source.x.dtype)
+        raise ConfigError(f"normalise = '{how}' is for images of bytes, but '{source.name}' holds {held}")
     if how == "imagenet" and source.x.shape[1] != 3:
         raise ConfigError(f"normalise = 'imagenet' is for 3 channels, but '{source.name}' has {source.x.shape[1]}")
     numbers = {"half": ((0.5,), (0.5,)), "unit": ((0.0,), (1.0,)), "imagenet": IMAGENET}[how]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from partwise.data.readers.frames import DataTable
 from partwise.errors import DataError
+from partwise.trees import is_whole
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # PIL's mode for each number of channels
@@ -71,13 +72,29 @@ class ArrayTransform:
     """Numbers of one form, as they are."""
 
     shape: tuple[int, ...]  # of a sample
+    whole: bool = False  # the run's own are whole numbers
 
     def apply(self, values: Any) -> Tensor:
-        """Return (samples, ...) float32."""
-        return as_numbers(values, "samples").float()
+        """Return (samples, ...) float32, or int64 where the run's own are."""
+        x = as_numbers(values, "samples")
+        return x.long() if self.whole else x.float()
 
 
-Transform = TableTransform | ImageTransform | ArrayTransform
+@dataclass(frozen=True)
+class NamedTransform:
+    """Several arrays by name, of one form each."""
+
+    shapes: dict[str, tuple[int, ...]]  # of a sample
+    types: dict[str, str]  # of torch
+
+    def apply(self, values: Any) -> dict[str, Tensor]:
+        """Return (samples, ...) each array in its type; refuse other names."""
+        if not isinstance(values, dict) or values.keys() != self.shapes.keys():
+            raise DataError(f"samples must be a dict of arrays by name: {', '.join(self.shapes)}")
+        return {name: as_numbers(own, name).to(getattr(torch, self.types[name])) for name, own in values.items()}
+
+
+Transform = TableTransform | ImageTransform | ArrayTransform | NamedTransform
 
 
 def image_pixels(image: Any, size: tuple[int, int], mode: str = "RGB") -> NDArray[np.uint8]:
@@ -93,11 +110,14 @@ def image_pixels(image: Any, size: tuple[int, int], mode: str = "RGB") -> NDArra
 
 
 def as_numbers(values: Any, where: str) -> Tensor:
-    """Return an array, a tensor, a PIL image or rows of numbers as a tensor: uint8 as it is, others float32."""
+    """Return an array, a tensor, a PIL image or rows of numbers as a tensor.
+
+    uint8 stays as it is, other whole numbers become int64, others float32.
+    """
     if isinstance(values, Tensor):
         values = values.detach().cpu().to_dense()
         if not values.is_complex():
-            return values if values.dtype == torch.uint8 else values.float()
+            return values if values.dtype == torch.uint8 else values.long() if is_whole(values) else values.float()
     if type(values).__module__.startswith("PIL."):
         kept = values.mode in ("L", "RGB", "RGBA") or values.mode[0] in "IF"  # more than 8 bits a pixel: as numbers
         values = np.atleast_3d(values if kept else values.convert("RGB"))
@@ -107,7 +127,7 @@ def as_numbers(values: Any, where: str) -> Tensor:
         raise DataError(f"{where}: {array.dtype}, not real numbers")
     if array.dtype != np.uint8:
         with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
+            array = array.astype(np.int64 if array.dtype.kind in "iu" else np.float32)
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 

@@ -50,7 +50,7 @@ class Check:
         layout, common = self.engine.layout(request, [client], [batches])
         begun, inputs = on_host((layout, common.round))
         source, program = self.engine.federation.source, self.engine.purity.inputs.on_host()
-        common, plan = Common(source.x.cpu(), source.y.cpu(), inputs), self.engine.drawing.job_plan(request)
+        common, plan = Common(on_host(source.x), source.y.cpu(), inputs), self.engine.drawing.job_plan(request)
 
         def trained(nudge: float) -> ClientVectors:
             draws = Draws(torch.tensor(request.round), torch.float64)

@@ -18,6 +18,7 @@ from partwise.rounds.batches import Drawing
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Entered, Request, Updates
 from partwise.rounds.mixing import Copies
+from partwise.trees import Samples
 
 if TYPE_CHECKING:
     from partwise.engines.check import Check
@@ -40,7 +41,7 @@ class ClientEngine(Protocol):
     device: torch.device
     drawing: Drawing  # of mini-batches
     layout: ClientLayout  # of what clients hold as a job begins
-    x: Tensor  # (samples, ...) on the device; stand-ins where the server has none
+    x: Samples  # (samples, ...) on the device; stand-ins where the server has none
     y: Tensor  # (samples, ...) their labels
     counts: Tensor  # (clients, bins) training samples of each class or bin of labels, on the host
     train: list[NDArray[np.int64]]  # of each client the numbers of its training samples

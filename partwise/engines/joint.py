@@ -24,6 +24,7 @@ from partwise.rounds.batches import Drawing, JobBatches, wider
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import ADAPTING, Request, Updates, concatenated
 from partwise.rounds.state import ClientState, Common, Outcome, RoundInputs
+from partwise.trees import tensors_of
 
 if TYPE_CHECKING:
     from partwise.rounds.plan import Plan
@@ -205,7 +206,11 @@ def can_share(engines: Sequence[ClientEngine]) -> bool:
 def constants(program: ClientProgram) -> list[torch.Tensor]:
     """Return the tensors that steps hold fast (normalisation, whole numbers): runs share steps if they are equal."""
     buffers = (buffer for module in program.parts.modules.values() for buffer in module.buffers())
-    return [program.centre, program.scale, *(buffer for buffer in buffers if not buffer.is_floating_point())]
+    return [
+        *tensors_of(program.centre),
+        *tensors_of(program.scale),
+        *(buffer for buffer in buffers if not buffer.is_floating_point()),
+    ]
 
 
 def remembers_the_same(one: ClientProgram, two: ClientProgram) -> bool:

@@ -25,7 +25,8 @@ class ClientLayout:
         self, program: ClientProgram, federation: Federation, store: Store, drawing: Drawing, device: torch.device
     ):
         self.program, self.store, self.drawing, self.device = program, store, drawing, device
-        self.x, self.y = federation.source.x.to(device), federation.source.y.to(device)
+        self.x = tree_map(lambda tensor: tensor.to(device), federation.source.x)
+        self.y = federation.source.y.to(device)
         self.counts = federation.class_counts().to(program.dtype)  # on the host: a request needs those of its clients
         self.norm_average = NormAverage(program.parts, store, drawing.train)
 

@@ -12,6 +12,7 @@ from partwise.engines.store import Store
 from partwise.rounds.batches import JobBatches
 from partwise.rounds.client import Caller, ClientProgram, OneClient
 from partwise.rounds.messages import Request
+from partwise.trees import sample_shape
 
 
 class Loop(Engine):
@@ -27,8 +28,8 @@ class Loop(Engine):
         *arguments: Any,
         caller: Caller | None = None,
     ):
-        x = federation.source.x
-        coloured = x.dim() == 4 and x.shape[1] > 1
+        shape = sample_shape(federation.source.x)
+        coloured = len(shape) == 3 and not isinstance(shape, dict) and shape[0] > 1
         pixel_by_pixel = coloured and device.type == "cpu" and program.dtype is torch.float32
         super().__init__(replace(program, channels_last=pixel_by_pixel), federation, store, seed, device, *arguments)
         self.caller = OneClient() if caller is None else caller

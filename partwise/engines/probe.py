@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.data import Source
 from partwise.errors import ConfigError, one_line, short
@@ -22,42 +22,66 @@ from partwise.network.layers import HashedDropout, LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 from partwise.tasks import Task
+from partwise.trees import Samples, chosen, is_whole, joined, sample_shape, shape_text, tensors_of
 
 PROBE_REAL_ROWS, PROBE_ROWS = 4, 6
 SINGLE = torch.Size()  # the shape of a label that is one class
 FURTHEST = 1e6  # a sample that is further off says nothing about the network: its square may be infinite
 
 
-def samples_of(source: Source) -> Tensor:
-    """Return samples from all over a data set as the network sees them: PROBE_ROWS of them, then others as padding."""
+def samples_of(source: Source) -> Samples:
+    """Return samples from all over a data set: PROBE_ROWS of them, then others as padding; normalised, or as stored.
+
+    Whole numbers stay as they are: a network may look them up.
+    """
     index = torch.linspace(0, len(source.y) - 1, 2 * PROBE_ROWS - PROBE_REAL_ROWS).long()
-    channels = (-1, *[1] * (source.x.ndim - 2))
-    centre, scale = (torch.tensor(values).view(channels) for values in (source.centre, source.scale))
-    return ((source.x[index].float() - centre) / scale).nan_to_num().clamp(-FURTHEST, FURTHEST)
+
+    def normalised(tensor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+        rows = tensor[index]
+        if is_whole(rows) or rows.dtype is torch.bool:
+            return rows
+        return ((rows.float() - centre) / scale).nan_to_num().clamp(-FURTHEST, FURTHEST)
+
+    return tree_map(normalised, source.x, *source.normalisation)
 
 
-def check_and_measure(parts: Parts, x: Tensor, task: Task, label: torch.Size = SINGLE) -> int:
+def as_seen(parts: Parts, x: Samples, dtype: torch.dtype) -> Samples:
+    """Return samples in the type in which a network takes them: whole numbers only where it looks them up."""
+    looks_up = embeds(parts)
+    return tree_map(lambda t: t if t.dtype is torch.bool or (looks_up and is_whole(t)) else t.to(dtype), x)
+
+
+def embeds(parts: Parts) -> bool:
+    """Return whether a network looks whole numbers up."""
+    layers = (layer for module in parts.modules.values() for layer in module.modules())
+    return any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in layers)
+
+
+def check_and_measure(parts: Parts, x: Samples, task: Task, label: torch.Size = SINGLE) -> int:
     """Return the size of the last part's input; check that data, network and parts fit each other.
 
     `label` is the shape of a sample's label.
     """
-    modules, shape = parts.duplicate().modules, tuple(x.shape[1:])  # it is run, and what was handed in stays as it is
-    x = sample = x[:2].to(next(iter(parts.tensors().values())).dtype)
+    modules, size = parts.duplicate().modules, 0  # it is run, and what was handed in stays as it is
+    sample = as_seen(parts, chosen(x, slice(2)), next(iter(parts.tensors().values())).dtype)
+    output: Any = sample
     try:
         with torch.no_grad():
             for part in parts.chain:
-                size, x = x.flatten(1).shape[1], modules[part].eval()(x)
-            whole = x if parts.origin is None else copy.deepcopy(parts.origin).eval()(sample)
+                size = output.flatten(1).shape[1] if isinstance(output, Tensor) else 0
+                output = modules[part].eval()(output)
+            whole = output if parts.origin is None else copy.deepcopy(parts.origin).eval()(sample)
     except Exception as error:  # a network may fail in any way on what is not made for it
+        shape = shape_text(sample_shape(x))
         raise ConfigError(f"the network does not take samples of shape {shape}: {short(one_line(error))}") from None
-    if not isinstance(whole, Tensor) or whole.shape != x.shape or not torch.allclose(whole, x, atol=1e-5):
+    if not isinstance(whole, Tensor) or whole.shape != output.shape or not torch.allclose(whole, output, atol=1e-5):
         raise ConfigError(
             f"the parts {' > '.join(parts.chain)} in sequence differ from the network, whose forward does more than "
             "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
-    if x.shape[1:] != task.output_shape(label):
+    if output.shape[1:] != task.output_shape(label):
         layer = last_layer(modules[parts.chain[-1]], task.outputs)
-        wrong = task.misfit(tuple(x.shape[1:]))
+        wrong = task.misfit(tuple(output.shape[1:]))
         raise ConfigError(f"{wrong}: end it with {layer}, or ask for the number, def __init__(self, outputs)")
     return size
 
@@ -68,15 +92,15 @@ def last_layer(head: nn.Module, outputs: int) -> str:
     return f"nn.Linear({inputs[-1] if inputs else '...'}, {outputs})"
 
 
-def check_repeatable(parts: Parts, scope: LayerScope, x: Tensor) -> None:
+def check_repeatable(parts: Parts, scope: LayerScope, x: Samples) -> None:
     """Refuse a network that differs when run twice: unseeded randomness would make clients depend on each other."""
     for name, value in parts.tensors().items():
         if not torch.isfinite(value).all():
             raise ConfigError(f"the network's '{name}' holds numbers that are not finite")
     with watched(parts) as first:
-        once = probe_outputs(parts, scope, x[:PROBE_ROWS])
+        once = probe_outputs(parts, scope, chosen(x, slice(PROBE_ROWS)))
     with watched(parts) as second:
-        again = probe_outputs(parts, scope, x[:PROBE_ROWS])
+        again = probe_outputs(parts, scope, chosen(x, slice(PROBE_ROWS)))
     if differ(once, again):
         raise ConfigError(
             f"the network returns something else when run again in training: {guilty(first, second)} draws unseeded "
@@ -84,12 +108,12 @@ def check_repeatable(parts: Parts, scope: LayerScope, x: Tensor) -> None:
         )
 
 
-def check_rows_first(parts: Parts, scope: LayerScope, x: Tensor) -> None:
+def check_rows_first(parts: Parts, scope: LayerScope, x: Samples) -> None:
     """Refuse dropout on tensors whose first dimension is not the samples; run the network on fewer rows to see."""
     with watched(parts) as many:
-        probe_outputs(parts, scope, x[:PROBE_ROWS])
+        probe_outputs(parts, scope, chosen(x, slice(PROBE_ROWS)))
     with watched(parts) as few:
-        probe_outputs(parts, scope, x[:PROBE_REAL_ROWS])
+        probe_outputs(parts, scope, chosen(x, slice(PROBE_REAL_ROWS)))
     for one, other in zip(many.ended, few.ended, strict=False):
         if (
             isinstance(one.layer, HashedDropout)
@@ -102,18 +126,19 @@ def check_rows_first(parts: Parts, scope: LayerScope, x: Tensor) -> None:
             )
 
 
-def mixes_rows(parts: Parts, scope: LayerScope, x: Tensor) -> str:
+def mixes_rows(parts: Parts, scope: LayerScope, x: Samples) -> str:
     """Return why a row's result depends on other rows, which padded blocks lack; '' if it does not.
 
     In training padded rows are changed; in evaluation, where not even batch-norm looks at them, the first row is.
     """
-    others = torch.cat([x[:PROBE_REAL_ROWS], x[PROBE_ROWS:]])
+    others = joined([chosen(x, slice(PROBE_REAL_ROWS)), chosen(x, slice(PROBE_ROWS, None))])
+    first_changed = joined([chosen(x, slice(PROBE_ROWS, PROBE_ROWS + 1)), chosen(x, slice(1, PROBE_ROWS))])
     for training, changed, looked_at in (
         (True, others, slice(PROBE_REAL_ROWS)),
-        (False, torch.cat([x[PROBE_ROWS:][:1], x[1:PROBE_ROWS]]), slice(1, PROBE_REAL_ROWS)),
+        (False, first_changed, slice(1, PROBE_REAL_ROWS)),
     ):
         with watched(parts) as first:
-            before = probe_outputs(parts, scope, x[:PROBE_ROWS], training=training)
+            before = probe_outputs(parts, scope, chosen(x, slice(PROBE_ROWS)), training=training)
         with watched(parts) as second:
             after = probe_outputs(parts, scope, changed, training=training)
         if differ([before[0][looked_at], *before[1:]], [after[0][looked_at], *after[1:]]):
@@ -121,13 +146,13 @@ def mixes_rows(parts: Parts, scope: LayerScope, x: Tensor) -> str:
     return ""
 
 
-def not_in_blocks(parts: Parts, scope: LayerScope, x: Tensor) -> str:
+def not_in_blocks(parts: Parts, scope: LayerScope, x: Samples) -> str:
     """Return why two clients cannot run at once (torch cannot do that with every layer); '' if they can."""
     both = {name: value.detach().expand(2, *value.shape) for name, value in parts.tensors().items()}
     with warnings.catch_warnings(), watched(parts) as calls:
         warnings.simplefilter("ignore")  # of slow ways
         try:
-            vmap(lambda tensors: probe_outputs(parts, scope, x[:PROBE_ROWS], tensors))(both)
+            vmap(lambda tensors: probe_outputs(parts, scope, chosen(x, slice(PROBE_ROWS)), tensors))(both)
         except RuntimeError:
             scope.clear()
             return f"torch cannot run {next(reversed(calls.open), 'this network')} for several clients at once"
@@ -135,10 +160,11 @@ def not_in_blocks(parts: Parts, scope: LayerScope, x: Tensor) -> str:
 
 
 def probe_outputs(
-    parts: Parts, scope: LayerScope, x: Tensor, tensors: Tensors | None = None, training: bool = True
+    parts: Parts, scope: LayerScope, x: Samples, tensors: Tensors | None = None, training: bool = True
 ) -> list[Tensor]:
     """Return the network's outputs for the real rows, and its running values."""
-    mask, key = torch.arange(len(x), device=x.device) < PROBE_REAL_ROWS, torch.tensor(0, device=x.device)
+    one = tensors_of(x)[0]
+    mask, key = torch.arange(len(one), device=one.device) < PROBE_REAL_ROWS, torch.tensor(0, device=one.device)
     net = Net(parts, scope, parts.tensors() if tensors is None else tensors, training=training, mask=mask, key=key)
     with torch.no_grad():
         return [net(x)[:PROBE_REAL_ROWS], *(net.tensors[name] for name in sorted(parts.buffers))]

@@ -14,6 +14,7 @@ from partwise.network.view import PerClient
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.messages import Request
 from partwise.rounds.state import BatchRows, ClientState, Common
+from partwise.trees import Samples, is_whole
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
@@ -79,18 +80,29 @@ class PurityInputs:
         first, *others = sorted(request.clients, key=lambda client: rank[client], reverse=True)
         return [first, *others[:1]]
 
-    def samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return a few of a client's samples; then, as padding, one under each of its labels, and distant ones."""
-        engine, centre = self.engine, self.on_host().centre
+    def samples(self, client: int) -> tuple[Samples, Tensor]:
+        """Return a few of a client's samples; then, as padding, one under each of its labels, and distant ones.
+
+        Whole numbers that stand for something are no farther off than others.
+        """
+        engine = self.engine
         own = engine.train[client]
         index = torch.from_numpy(np.resize(own, REAL_ROWS)).to(engine.device)
-        x, y = engine.x[index].cpu().double().nan_to_num(), engine.y[index].cpu()
+        y = engine.y[index].cpu()
         labels = engine.y[torch.from_numpy(own).to(engine.device)].cpu().unique(dim=0)[:MOST_LABELS]
-        far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR_FACTORS]).view(
-            len(FAR_FACTORS), *x.shape[1:]
-        )
-        near = x[:1].expand(len(labels), *x.shape[1:])
-        return torch.cat([x, near, far]), torch.cat([y, labels, y[1:2].expand(len(FAR_FACTORS), *y.shape[1:])])
+
+        def padded(stored: Tensor, centre: Tensor) -> Tensor:
+            x = stored[index].cpu()
+            form = len(FAR_FACTORS), *x.shape[1:]
+            if is_whole(x) or x.dtype is torch.bool:
+                far = x[1:2].expand(form)
+            else:
+                x = x.double().nan_to_num()
+                far = torch.stack([centre + factor * (x[1] - centre) for factor in FAR_FACTORS]).view(form)
+            return torch.cat([x, x[:1].expand(len(labels), *x.shape[1:]), far])
+
+        x = tree_map(padded, engine.x, self.on_host().centre)
+        return x, torch.cat([y, labels, y[1:2].expand(len(FAR_FACTORS), *y.shape[1:])])
 
     def on_host(self) -> ClientProgram:
         """Return the run's program in float64 on the CPU."""
@@ -99,7 +111,7 @@ class PurityInputs:
             parts = program.parts.duplicate()
             for module in parts.modules.values():
                 module.to("cpu", torch.float64)
-            centre, scale = (value.cpu().double() for value in (program.centre, program.scale))
+            centre, scale = (tree_map(lambda v: v.cpu().double(), each) for each in (program.centre, program.scale))
             program = replace(program, parts=parts, centre=centre, scale=scale)
             self.host_program = replace(program, dtype=torch.float64, compute=None, channels_last=False)
         return self.host_program

@@ -47,7 +47,7 @@ class Traced(OneClient):
         if program.version != self.version:
             self.version, self.taken, self.traced = program.version, {}, {}
         step_keys: dict[torch.Size, Hashable] = {}  # by the size of a mini-batch: nothing else changes within a phase
-        for number, rows in enumerate(self.rows(batches, common.x.device), start=1):
+        for number, rows in enumerate(self.rows(batches, common.y.device), start=1):
             step_key = step_keys.get(size := rows.samples.shape)
             if step_key is None:
                 leaves, structure = tree_flatten((one, rows, common))

@@ -129,7 +129,7 @@ class Workers(Loop):
         self.version, self.renewed = self.program.version, False
         # In shared memory too: a process is not kept waiting until the one before has read what it is sent.
         tensors = torch.frombuffer(bytearray(sent), dtype=torch.uint8), self.x, self.y
-        self.data, self.memory = list(map(in_shared_memory, tensors)), blocks(self.bytes_of_blocks())
+        self.data, self.memory = tree_map(in_shared_memory, tensors), blocks(self.bytes_of_blocks())
         known = network_files_in(sent), self.version, *self.data, [block.memory for block in self.memory]
         with nullcontext() if MAIN in sent else hidden_main():
             self.pool = self.executor(self.workers, begin, known)

@@ -9,7 +9,7 @@ from partwise.data.saved import json_digest
 from partwise.errors import DataError, one_line, printable
 from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS_FOLDER, SUMMARY
-from partwise.records.manifest import ArrayInput, ImageInput, TableInput
+from partwise.records.manifest import ArrayInput, ImageInput, NamedInput, TableInput
 from partwise.records.summaries import ClientRecord, RunSummary, read_clients
 from partwise.runs.config import label
 from partwise.runs.saving import ENDING, GLOBAL_STEM
@@ -58,7 +58,7 @@ def markdown_text(text: str) -> str:
     return MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
 
 
-def taken(given: TableInput | ImageInput | ArrayInput) -> str:
+def taken(given: TableInput | ImageInput | ArrayInput | NamedInput) -> str:
     """Return the input of the model, in words."""
     shape = "x".join(map(str, given.shape))
     if isinstance(given, TableInput):
@@ -66,7 +66,13 @@ def taken(given: TableInput | ImageInput | ArrayInput) -> str:
         return f"tables with the columns {as_code(columns[:SPELLED_OUT])}{more(columns)}"
     if isinstance(given, ImageInput):
         return f"images, channels x height x width {shape}, values 0 to {given.white:g}"
-    return f"arrays of the shape {shape}"
+    if isinstance(given, NamedInput):
+        return "arrays by name: " + ", ".join(
+            f"{name} ({'x'.join(map(str, own))})" for name, own in given.shapes.items()
+        )
+    return f"arrays of {'whole numbers ' * given.whole}of the shape {shape}".replace(
+        "of whole numbers of", "of whole numbers,"
+    )
 
 
 def as_code(names: Sequence[str]) -> str:

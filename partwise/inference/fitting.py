@@ -13,10 +13,11 @@ from partwise.data.reading import Reading
 from partwise.data.schema import Schema
 from partwise.data.source import Source
 from partwise.data.sources import is_table, own_path
-from partwise.data.transforms import TableTransform
+from partwise.data.transforms import NamedTransform, TableTransform
 from partwise.errors import ConfigError, DataError, short
 from partwise.inference.run_models import RunModels
 from partwise.records.manifest import TableInput
+from partwise.trees import shape_text
 
 
 def check_kind(saved: RunModels, name: str, table: bool) -> None:
@@ -74,9 +75,10 @@ def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
     table = transform if isinstance(transform, TableTransform) else None
     if table is not None:
         check_features(source, table)
-    elif list(source.x.shape[1:]) != manifest.input.shape:
+    elif source.transform != transform:
+        theirs = transform.shapes if isinstance(transform, NamedTransform) else tuple(manifest.input.shape)
         raise DataError(
-            f"'{source.name}' has samples of the shape {list(source.x.shape[1:])}, the run's are {manifest.input.shape}"
+            f"'{source.name}' has samples of the shape {shape_text(source.shape)}, the run's are {shape_text(theirs)}"
         )
     strange = [each for each in source.labels if each not in manifest.classes]
     if strange:

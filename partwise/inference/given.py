@@ -5,27 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from partwise.errors import DataError
-from partwise.records.manifest import ArrayInput
+from partwise.records.manifest import ArrayInput, NamedInput
+from partwise.trees import Samples, tensors_of
 
 
 @dataclass(frozen=True)
 class GivenSamples:
     """Samples as the data set holds them, and the name of each."""
 
-    x: Tensor
+    x: Samples
     names: Sequence[str]
 
     def __post_init__(self) -> None:
-        if not len(self.x):
+        if not self.names:
             raise DataError("there are no samples to predict")
 
 
-def without_names(x: Tensor) -> GivenSamples:
+def without_names(x: Samples) -> GivenSamples:
     """Return samples that have no names but their numbers, from 0."""
-    return GivenSamples(x, list(map(str, range(len(x)))))
+    return GivenSamples(x, list(map(str, range(len(tensors_of(x)[0])))))
 
 
 @dataclass(frozen=True)
@@ -42,4 +41,20 @@ class Arrays:
         x = self.input.transform.apply(samples)
         if list(x.shape[1:]) != self.input.shape:
             raise DataError(f"samples must be {wanted}, got {tuple(x.shape)}")
+        return without_names(x)
+
+
+@dataclass(frozen=True)
+class NamedArrays:
+    """Reads several arrays by name as they are."""
+
+    input: NamedInput
+
+    def __call__(self, samples: Any) -> GivenSamples:
+        """Return the samples of a dict of arrays."""
+        x = self.input.transform.apply(samples)
+        for name, own in x.items():
+            if list(own.shape[1:]) != self.input.shapes[name] or len(own) != len(tensors_of(x)[0]):
+                wanted = f"(samples, {', '.join(map(str, self.input.shapes[name]))})"
+                raise DataError(f"{name} must be {wanted}, got {tuple(own.shape)}")
         return without_names(x)

@@ -18,6 +18,7 @@ from partwise.data.transforms import PIL_MODES
 from partwise.errors import DataError
 from partwise.inference.given import GivenSamples, without_names
 from partwise.records.manifest import ImageInput
+from partwise.trees import joined
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Images:
             return self.array(samples)
         if isinstance(samples, Iterable):
             each = [self(one) if isinstance(one, str | Path) else self.image(one) for one in samples]
-            x = torch.cat([given.x for given in each]) if each else torch.zeros(0)
+            x = joined([given.x for given in each]) if each else torch.zeros(0)
             return GivenSamples(x, [name for given in each for name in given.names])
         raise DataError(f"this model takes images: an array, PIL images or paths, not a {type(samples).__name__}")
 

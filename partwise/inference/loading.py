@@ -20,12 +20,14 @@ from partwise.method import Method
 from partwise.methods import find
 from partwise.network.parts import Network
 from partwise.records.codec import Decoder
+from partwise.records.manifest import ArrayInput, ImageInput, NamedInput, TableInput
 from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import Plan
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.prepare import draw, programmed
 from partwise.runs.result import PersonalModel
 from partwise.runs.saving import COUNTS, ENDING, EXTRA, GLOBAL_STEM, RECEIVABLE, TREE, of_global
+from partwise.trees import Samples
 
 HOST_SETTING = "host"  # the setting of methods that are a layer's schedule on top of another method
 NETWORK = ("batch_norm", "dropout", "projector", "dtype")  # settings of a run that its manifest has of the network
@@ -158,7 +160,7 @@ def imported(where: str | None, what: str) -> Any:
 def program_of(saved: RunModels, config: Config, network: Network | None) -> tuple[ClientProgram, list[Plan]]:
     """Return what clients run, with samples of zeros in place of the run's data, and its stages."""
     manifest = saved.manifest
-    x, y = torch.zeros(SAMPLES, *manifest.input.shape), torch.zeros(SAMPLES, dtype=torch.int64)
+    x, y = zeros(manifest.input, SAMPLES), torch.zeros(SAMPLES, dtype=torch.int64)
     centre, scale = tuple(manifest.standardise.centre), tuple(manifest.standardise.scale)
     source = Source(manifest.data, x, y, len(manifest.classes), SAMPLES, centre, scale)
     probed = samples_of(source)
@@ -170,6 +172,14 @@ def program_of(saved: RunModels, config: Config, network: Network | None) -> tup
             f"{', '.join(manifest.parts)}; name them alike with partwise.Parts"
         )
     return program, plans
+
+
+def zeros(given: TableInput | ImageInput | ArrayInput | NamedInput, samples: int) -> Samples:
+    """Return samples of zeros, as the run's data set would hold them."""
+    if isinstance(given, NamedInput):
+        return {n: torch.zeros(samples, *own, dtype=getattr(torch, given.types[n])) for n, own in given.shapes.items()}
+    whole = isinstance(given, ArrayInput) and given.whole
+    return torch.zeros(samples, *given.shape, dtype=torch.int64 if whole else torch.float32)
 
 
 def all_tensors(program: ClientProgram, main: ModelFile, extra: ModelFile) -> dict[str, Tensor]:

@@ -27,6 +27,7 @@ from partwise.runs.result import PersonalModel, personal_model
 from partwise.runs.saving import ModelFiles, code_copies
 from partwise.runs.simulation import Simulation, switches
 from partwise.runs.toml import read_settings
+from partwise.trees import chosen
 from partwise.writing import write
 
 RECEIVED = "received"  # the moment at which models that were trained alone are measured
@@ -188,7 +189,7 @@ def by_global(
     served, source = load_model(saved.run, model=model, trust=trust), part.source
 
     def right(rows: Tensor) -> float:
-        chosen = torch.from_numpy(served.probabilities(source.x[rows]).argmax(1))
-        return float((chosen == source.y[rows]).double().mean())
+        answers = torch.from_numpy(served.probabilities(chosen(source.x, rows)).argmax(1))
+        return float((answers == source.y[rows]).double().mean())
 
     return {client: right(part.test[client]) for client in clients if len(part.test[client])}

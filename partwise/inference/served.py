@@ -8,13 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from partwise.inference.given import Arrays, GivenSamples
+from partwise.inference.given import Arrays, GivenSamples, NamedArrays
 from partwise.inference.images import Images
 from partwise.inference.run_models import RunModels
 from partwise.inference.tables import Tables
-from partwise.records.manifest import ImageInput, ModelManifest, TableInput
+from partwise.records.manifest import ImageInput, ModelManifest, NamedInput, TableInput
 from partwise.runs.result import PersonalModel
 from partwise.runs.saving import ENDING, EXTRA
+from partwise.trees import Samples, split_samples
 
 PREDICTED_TOGETHER = 256  # samples that are predicted at once
 
@@ -23,6 +24,8 @@ def reader(manifest: ModelManifest) -> Callable[[Any], GivenSamples]:
     """Return a reader of samples for the models of a run."""
     if isinstance(manifest.input, TableInput):
         return Tables(manifest.input, manifest.standardise.centre)
+    if isinstance(manifest.input, NamedInput):
+        return NamedArrays(manifest.input)
     return Images(manifest.input) if isinstance(manifest.input, ImageInput) else Arrays(manifest.input)
 
 
@@ -52,7 +55,7 @@ class ServedModel(nn.Module):
         own = (self.stem + ENDING, self.stem + EXTRA)
         return {name: self.manifest.files[name] for name in own if name in self.manifest.files}
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Samples) -> Tensor:
         """Return (rows, classes) logits of samples as the data set holds them: they are standardised here."""
         return self.personal(x)
 
@@ -72,11 +75,11 @@ class ServedModel(nn.Module):
         """Return the most probable class of each row."""
         return np.array(self.classes)[probabilities.argmax(1)]
 
-    def probabilities(self, x: Tensor) -> NDArray[np.float64]:
+    def probabilities(self, x: Samples) -> NDArray[np.float64]:
         """Return (samples, classes) of samples as the data set holds them."""
-        device = self.personal.centre.device
+        device = self.personal.counts.device
         with torch.no_grad():
-            logits = [self(rows.to(device)).cpu() for rows in x.split(PREDICTED_TOGETHER)]
+            logits = [self(rows).cpu() for rows in split_samples(x, PREDICTED_TOGETHER, device)]
         return torch.cat(logits).double().softmax(1).numpy()
 
     def extra_repr(self) -> str:

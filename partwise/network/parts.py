@@ -16,6 +16,7 @@ from partwise.network.layers import NORMS, LayerScope, MaskedBatchNorm, exchange
 from partwise.network.submodules import Where, as_told, children, is_sequence, take_apart
 from partwise.streams import stream_key
 from partwise.tasks import Task
+from partwise.trees import Shape
 
 Value = TypeVar("Value")
 BUILD_AGAIN = "build_again"  # a function of a module whose layers cannot be drawn one by one
@@ -26,7 +27,7 @@ class Sizes:
     """What the parts have to fit: `build` makes further parts by them."""
 
     task: Task  # what a label is
-    shape: tuple[int, ...]  # of one sample
+    shape: Shape  # of one sample
     features: int  # what the model's head takes in
     clients: int  # how many there are
 

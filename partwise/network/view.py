@@ -18,6 +18,7 @@ from partwise.network.keyed import NO_DRAWS, Draws
 from partwise.network.layers import LayerScope
 from partwise.network.parts import Parts
 from partwise.tasks import Task
+from partwise.trees import Samples
 
 Tensors = dict[str, Tensor]
 Tree: TypeAlias = "Tensor | Mapping[str, Tree] | tuple[Tree, ...] | list[Tree]"
@@ -27,13 +28,13 @@ Extras: TypeAlias = dict[str, Tree]  # what a method sends beside parts, by name
 class Batch(NamedTuple):
     """A mini-batch. Rows may be padding: take means with `loss` and `mean`, or use `mask` where rows meet in pairs."""
 
-    x: Tensor  # (rows, ...) samples, as the network takes them
+    x: Samples  # (rows, ...) samples, as the network takes them; a dict of tensors where samples have several
     y: Tensor  # (rows,) their classes, from 0; for other tasks (rows, ...), as the task says
     mask: Tensor  # (rows,) true for real samples
     task: Task  # what a label is
     draws: Draws = NO_DRAWS
     class_weights: Tensor | None = None  # (classes,) of `ce`; None: all count alike
-    raw: Tensor | None = None  # (rows, ...) samples as the data set holds them, not normalised: in `describe` alone
+    raw: Samples | None = None  # (rows, ...) samples as the data set holds them, not normalised: in `describe` alone
 
     @property
     def classes(self) -> int:
@@ -163,13 +164,15 @@ class Net:
         self.trainable, self.training, self.mask, self.key = trainable, training, mask, key
         self.record, self.compute = record, compute  # compute: the precision of the forward pass, where it differs
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Samples) -> Tensor:
         """Run the chain of parts."""
-        for part in self.parts.chain:
-            x = self._run(part, x)
-        return x
+        first, *others = self.parts.chain
+        output = self._run(first, x)
+        for part in others:
+            output = self._run(part, output)
+        return output
 
-    def __getattr__(self, name: str) -> Callable[[Tensor], Tensor]:
+    def __getattr__(self, name: str) -> Callable[[Samples], Tensor]:
         """Run one part."""
         if name.startswith("_") or "parts" not in self.__dict__:
             raise AttributeError(name)
@@ -236,14 +239,14 @@ class Net:
         names = ("tensors", "trainable", "training", "mask", "key", "record", "compute")
         return Net(self.parts, self.scope, **{name: changes.get(name, getattr(self, name)) for name in names})
 
-    def _run(self, part: str, x: Tensor) -> Tensor:
+    def _run(self, part: str, x: Samples) -> Tensor:
         """Run one part on this client's tensors."""
         tensors = {short: self.tensors[name] for short, name in self.parts.members[part].items()}
         if self.compute is not None:
             # Running values keep their precision: they are sums over many batches.
             members, buffers = self.parts.members[part], self.parts.buffers
             tensors = {k: v if members[k] in buffers else v.to(self.compute) for k, v in tensors.items()}
-            x = x.to(self.compute)
+            x = tree_map(lambda value: value.to(self.compute) if value.is_floating_point() else value, x)
         scope, module = self.scope, self.parts.modules[part]
         if module.training != self.training:  # for layers of a user's own; the exchanged ones ask the scope
             module.train(self.training)
@@ -277,7 +280,7 @@ class Received:
             raise AttributeError(self._unknown(name))
         return getattr(self._net, name)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Samples) -> Tensor:
         """Run the chain: received parts where there are some, the client's own elsewhere."""
         return self._net(x)
 

@@ -14,6 +14,7 @@ from partwise.records.features import FeatureMetrics
 from partwise.rounds.batches import EVALUATION_BATCH
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
+from partwise.trees import Samples, chosen, split_samples
 
 MODELS_AT_ONCE = 16  # models that are in memory at a time
 POINTS = 2000  # samples of all clients together on a plane: more would cover each other
@@ -36,7 +37,8 @@ def client_features(run: Result | Simulation, path: str | Sequence[str], test: b
     clients = list(index)
     for start in range(0, len(clients), MODELS_AT_ONCE):
         for client, model in models.some(clients[start : start + MODELS_AT_ONCE]).items():
-            batches = simulation.engine.x[index[client].to(device)].split(EVALUATION_BATCH)
+            own = chosen(simulation.engine.x, index[client].to(device))
+            batches = split_samples(own, EVALUATION_BATCH, device)
             result[client] = torch.cat([passed(model.to(device), x, path).flatten(1).cpu() for x in batches])
     return result
 
@@ -54,13 +56,14 @@ def evaluated_samples(simulation: Simulation, test: bool) -> dict[int, Tensor]:
 
 
 @torch.no_grad()
-def passed(model: PersonalModel, x: Tensor, path: Sequence[str]) -> Tensor:
+def passed(model: PersonalModel, x: Samples, path: Sequence[str]) -> Tensor:
     """Return samples of the data set, passed through some parts of a client's model in evaluation mode."""
     net = Net(model.parts, model.scope, model.own, compute=model.compute)
-    x = model.standardised(x)
-    for part in path:
-        x = getattr(net, part)(x)
-    return x.to(model.dtype)
+    first, *others = path
+    output: Tensor = getattr(net, first)(model.standardised(x))
+    for part in others:
+        output = getattr(net, part)(output)
+    return output.to(model.dtype)
 
 
 def representation_metrics(run: Result | Simulation, path: str | Sequence[str]) -> FeatureMetrics:

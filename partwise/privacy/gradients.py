@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from partwise.network.keyed import Draws
 from partwise.network.view import Batch, Me, Net, Tensors
+from partwise.trees import Samples
 
 ROW, NOISE = 0x27D4EB2F, 0x165667B1  # keep the draws of samples and of the noise apart from others of a step
 
@@ -28,8 +30,10 @@ class PrivateGradients:
         assert net.key is not None and b.draws.key is not None
         key, drawn = net.key, b.draws.key
 
-        def alone(x: Tensor, y: Tensor, number: Tensor) -> tuple[Tensors, Tensor]:
-            own = Batch(x[None], y[None], torch.ones_like(number[None], dtype=torch.bool), b.task)
+        def alone(x: Samples, y: Tensor, number: Tensor) -> tuple[Tensors, Tensor]:
+            own = Batch(
+                tree_map(lambda value: value[None], x), y[None], torch.ones_like(number[None], dtype=torch.bool), b.task
+            )
             own = own._replace(draws=Draws(drawn + ROW * number, b.draws.dtype))
             grads, (value, _) = net.with_key(key + ROW * number).grad_and_value(loss, own, me)
             norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()

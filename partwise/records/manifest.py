@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from partwise.data.saved import json_digest
-from partwise.data.transforms import ArrayTransform, ImageTransform, TableTransform
+from partwise.data.transforms import ArrayTransform, ImageTransform, NamedTransform, TableTransform
 from partwise.errors import DataError
 from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.version import __version__
@@ -103,11 +103,27 @@ class ArrayInput(Record):
 
     kind: Literal["arrays"] = "arrays"
     shape: list[int]  # of a sample
+    whole: bool = False  # they are whole numbers
 
     @property
     def transform(self) -> ArrayTransform:
         """Return what makes samples of arrays."""
-        return ArrayTransform(tuple(self.shape))
+        return ArrayTransform(tuple(self.shape), self.whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedInput(Record):
+    """Models that take several arrays by name."""
+
+    kind: Literal["named"] = "named"
+    shape: list[int]  # none: each array has its own
+    shapes: dict[str, list[int]]  # of a sample, by name
+    types: dict[str, str]  # of torch, by name: float32, int64, bool or uint8
+
+    @property
+    def transform(self) -> NamedTransform:
+        """Return what makes samples of arrays by name."""
+        return NamedTransform({name: tuple(shape) for name, shape in self.shapes.items()}, self.types)
 
 
 @dataclass(frozen=True)
@@ -120,7 +136,7 @@ class ModelManifest(Record):
     parts: dict[str, list[str]]  # the layers of each
     plain: bool  # clients predict by their network alone: its state dict is the whole model
     data: str  # what the data set is called
-    input: TableInput | ImageInput | ArrayInput
+    input: TableInput | ImageInput | ArrayInput | NamedInput
     standardise: Scaling
     classes: list[str]
     clients: list[str]  # their names, by number; of an export '' for all others

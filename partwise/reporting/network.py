@@ -17,6 +17,7 @@ from partwise.rounds.messages import Request
 from partwise.rounds.plan import Plan
 from partwise.runs.config import label
 from partwise.runs.simulation import Simulation
+from partwise.trees import chosen, shape_text, tensors_of
 
 # Hooks that send what only a round can tell.
 UNFORESEEN = {
@@ -71,7 +72,7 @@ def problem(simulation: Simulation) -> str:
     """Return data and clients in a line."""
     federation = simulation.federation
     samples = [len(index) for index in federation.train]
-    shape = "x".join(map(str, federation.source.x.shape[1:]))
+    shape = shape_text(federation.source.shape)
     return (
         f"{federation.source.name} ({shape}, {federation.source.classes} classes), {federation.clients} clients, "
         f"{federation.rule}, {min(samples):,} to {max(samples):,} training samples, the median {median(samples):,g}"
@@ -161,7 +162,7 @@ def memory(simulation: Simulation) -> Cells:
     at_once = min(engine.caller.block or cohort, cohort) if isinstance(engine, Vector) else 1
     state = max(client_state(simulation, plan) for plan in simulation.server.plans)
     rows = {
-        "data": tensor_bytes([engine.x, engine.y]),
+        "data": tensor_bytes([*tensors_of(engine.x), engine.y]),
         "one client's network": tensor_bytes(simulation.program.parts.tensors()),
         f"state of clients that train at once ({at_once:,})": at_once * state,
         "activations of their mini-batches, about": at_once * engine.drawing.batch * activations(simulation),
@@ -196,7 +197,7 @@ def activations(simulation: Simulation) -> int:
     layers = [layer for part in program.parts.modules.values() for layer in part.modules() if not any(layer.children())]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     tensors = {name: value.detach() for name, value in program.parts.tensors().items()}
-    x = torch.zeros(1, *simulation.engine.x.shape[1:], dtype=program.dtype, device=simulation.engine.device)
+    x = program.normalised(chosen(simulation.engine.x, slice(1)))
     try:
         with torch.no_grad():
             Net(program.parts, program.scope, tensors, compute=program.compute)(x)

@@ -13,6 +13,7 @@ from partwise.data.reading import Reading
 from partwise.data.sources import is_table, load, own_path
 from partwise.published import published
 from partwise.reporting.data import section
+from partwise.trees import Shape, shape_text
 
 FEWEST_ROWS_PER_CLIENT = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
 
@@ -24,7 +25,7 @@ class SampleFacts:
     name: str
     samples: int
     test_samples: int
-    shape: Sequence[int]
+    shape: Shape
     classes: Sequence[str]
     clients: Sequence[str]
     example: str
@@ -72,7 +73,7 @@ def sample_facts(name: str, root: Root) -> SampleFacts:
         name=name,
         samples=len(source.y),
         test_samples=len(source.y) - source.train,
-        shape=list(source.x.shape[1:]),
+        shape=source.shape,
         classes=list(source.class_names),
         clients=list(clients),
         example=f"partwise run fedper --data {name}",
@@ -129,7 +130,7 @@ def own_data_page(name: str, root: Root = None) -> str:
         sections = [section("What it is", what), section("Columns", rows)]
     else:
         what += [("for testing", f"{facts.test_samples:,}")] if facts.test_samples else []
-        what.append(("shape", "x".join(map(str, facts.shape))))
+        what.append(("shape", shape_text(facts.shape)))
         for key, names in (("classes", facts.classes), ("clients", facts.clients)):
             what += [(key, f"{len(names):,}: {', '.join(names[:10])}")] if names else []
         sections = [section("What it is", what)]

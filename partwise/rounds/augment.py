@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from partwise.errors import ConfigError, unknown
+from partwise.trees import Shape
 
 UNCHANGED = (1.0, 1.0, 0.0, 0.0, 0.0)  # mirror (1 or -1), cosine, sine, pixels down, pixels right
 
@@ -74,11 +75,11 @@ def augmented(x: Tensor, change: Tensor) -> Tensor:
     return torch.where(inside[:, None], pixels, torch.zeros_like(pixels))
 
 
-def check_shape(shape: tuple[int, ...], augmentation: Augmentation | None) -> None:
+def check_shape(shape: Shape, augmentation: Augmentation | None) -> None:
     """Refuse augmentation of samples that are not images, and shifts larger than the image."""
     if augmentation is None:
         return
-    if len(shape) != 3:
+    if len(shape) != 3 or isinstance(shape, dict):
         raise ConfigError(f"augment applies to images only, but a sample has the shape {shape}; leave it out")
     if augmentation.pixels >= min(shape[1:]):
         raise ConfigError(

@@ -27,6 +27,7 @@ from partwise.rounds.batches import JobBatches, PhaseBatches, Recipe
 from partwise.rounds.plan import MANY_TIMES, JobPlan, ResolvedMove, ResolvedPhase
 from partwise.rounds.state import BatchRows, ClientState, Common, OptimizerState, Outcome, Trained
 from partwise.tasks import Task
+from partwise.trees import Samples, chosen, is_whole
 
 # Large odd numbers: what is drawn for one purpose does not meet what is drawn for another.
 MOVE, SECOND, MINE = 0x1000193, 0x2545F491, 0x61C88647  # a step's moves; its other mini-batches; `me` beside them
@@ -42,10 +43,11 @@ class ClientProgram:
     parts: Parts
     scope: LayerScope
     task: Task  # what a label is
-    centre: Tensor  # samples are normalised as (x - centre) / scale
-    scale: Tensor
+    centre: Samples  # samples are normalised as (x - centre) / scale, each tensor by its own
+    scale: Samples
     dtype: torch.dtype
     compute: torch.dtype | None = None  # the precision of the forward pass, where it differs
+    embeds: bool = False  # the network looks whole numbers up: they stay as they are
     channels_last: bool = False  # images lie in memory pixel by pixel: on a CPU convolutions are faster then
     private: PrivateGradients | None = None  # how gradients are taken in training, where they have noise
     versions: "deque[tuple[int, dict[str, object]]]" = field(init=False, repr=False)  # what the method held of late
@@ -184,10 +186,10 @@ class ClientProgram:
         reported = self.method.report(net, b, me)
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, reported)
 
-    def describe(self, rows: BatchRows, x: Tensor, y: Tensor) -> Extras:
+    def describe(self, rows: BatchRows, x: Samples, y: Tensor) -> Extras:
         """Return a client's description of its samples."""
         (b,) = self.batches(rows, x, y)
-        described = self.method.describe(b._replace(raw=x[rows.samples[0]]))
+        described = self.method.describe(b._replace(raw=chosen(x, rows.samples[0])))
         return tree_map(lambda value: value.to(self.dtype) if value.is_floating_point() else value, described)
 
     def predict(self, how: Callable, client: ClientState, rows: BatchRows, common: Common) -> Tensor:
@@ -196,7 +198,7 @@ class ClientProgram:
         net, me = self.view(client, common, b.mask, purpose=rows.key + PREDICT)
         return self.output(how(net, b.x, me), b, how)
 
-    def predict_global(self, tensors: Tensors, rows: BatchRows, x: Tensor, y: Tensor) -> Tensor:
+    def predict_global(self, tensors: Tensors, rows: BatchRows, x: Samples, y: Tensor) -> Tensor:
         """Return the output of the global model on samples of a data set, (rows, ...)."""
         (b,) = self.batches(rows, x, y)
         net = Net(self.parts, self.scope, tensors, mask=b.mask, compute=self.compute)
@@ -251,17 +253,27 @@ class ClientProgram:
         )
         return net, me
 
-    def batches(self, rows: BatchRows, samples: Tensor, labels: Tensor) -> tuple[Batch, ...]:
+    def normalised(self, x: Samples) -> Samples:
+        """Return samples as the network sees them: normalised, but for whole numbers that it looks up, and truths."""
+
+        def of_tensor(tensor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+            if tensor.dtype is torch.bool or (self.embeds and is_whole(tensor)):
+                return tensor
+            return (tensor.to(self.dtype) - centre) / scale
+
+        return tree_map(of_tensor, x, self.centre, self.scale)
+
+    def batches(self, rows: BatchRows, samples: Samples, labels: Tensor) -> tuple[Batch, ...]:
         """Return mini-batches of a data set: gathered, augmented, normalised, with their padding marked."""
         result = []
         mask = torch.arange(rows.samples.shape[-1], device=rows.samples.device) < rows.real
         for index, change in zip(rows.samples.unbind(0), rows.change.unbind(0), strict=True):
-            x = samples[index]
+            x = chosen(samples, index)
             if change.shape[-1]:
-                x = augmented(x, change)
-            x = (x.to(self.dtype) - self.centre) / self.scale
+                x = tree_map(lambda images, change=change: augmented(images, change), x)
+            x = self.normalised(x)
             if self.channels_last:
-                x = x.contiguous(memory_format=torch.channels_last)
+                x = tree_map(lambda images: images.contiguous(memory_format=torch.channels_last), x)
             y = labels[index]
             result.append(Batch(x, y.to(self.dtype) if y.is_floating_point() else y, mask, self.task))
         return tuple(result)
@@ -344,7 +356,7 @@ class OneClient:
     ) -> ClientState:
         """Return the client after every step of a phase, one after another."""
         one = only_client(client)
-        for step, rows in enumerate(self.rows(batches, common.x.device), start=1):
+        for step, rows in enumerate(self.rows(batches, common.y.device), start=1):
             with located(f"step {step}"):
                 one = one.after(program.step(phase, one, rows, common))
         return as_only_row(one)
@@ -357,7 +369,7 @@ class OneClient:
     def predict(self, predict: Prediction, client: ClientState, batches: BlockBatches, common: Common) -> list[Tensor]:
         """Return the output of the only client's model, (samples, ...)."""
         one = only_client(client)
-        logits = [predict(one, rows, common) for rows in self.rows(batches, common.x.device)]
+        logits = [predict(one, rows, common) for rows in self.rows(batches, common.y.device)]
         return [torch.cat(logits) if logits else torch.zeros(0)]
 
 
@@ -400,7 +412,7 @@ def client_job(
         client = client._replace(keep=keep)
     reported: Extras = {}
     reports = [own.report for own in batches if own.report]
-    for rows in caller.rows(reports, common.x.device) if reports else ():
+    for rows in caller.rows(reports, common.y.device) if reports else ():
         part = caller.each(program.report)(client, rows, common)
         reported = tree_map(torch.add, reported, part) if reported else part
     tested = [own.predict for own in batches if own.predict]

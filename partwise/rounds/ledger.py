@@ -12,6 +12,7 @@ from partwise.privacy.histograms import INTEGER
 from partwise.rounds.messages import METHOD_JOBS, Request, Updates
 from partwise.rounds.plan import Plan
 from partwise.rounds.server_state import ByteCounts, LedgerState, RoundByteCounts
+from partwise.trees import Samples, tensors_of
 
 
 class Ledger:
@@ -73,9 +74,11 @@ class Ledger:
             to.up[name] += wire_bytes(extra)
         to.up.update(sent or {})
 
-    def count_samples(self, x: Tensor, samples: int) -> None:
+    def count_samples(self, x: Samples, samples: int) -> None:
         """Count samples and labels that are pooled in one place before the first round."""
-        self.once.up["samples"] += samples * (x[0].numel() * x.element_size() + INTEGER)
+        self.once.up["samples"] += samples * (
+            sum(own[0].numel() * own.element_size() for own in tensors_of(x)) + INTEGER
+        )
 
     def count_once(self, plan: Plan, client: int) -> None:
         """Count what a client receives once, at its first visit in a stage."""

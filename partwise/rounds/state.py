@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from partwise.network.view import Extras, Tensors
+from partwise.trees import Samples
 
 OptimizerState: TypeAlias = dict[str, Tensors]  # by tensor: what its optimiser remembers, by name
 
@@ -63,7 +64,7 @@ class RoundInputs(NamedTuple):
 class Common(NamedTuple):
     """What all clients have in common."""
 
-    x: Tensor  # (samples, ...) the data set, as it is stored
+    x: Samples  # (samples, ...) the data set, as it is stored
     y: Tensor  # (samples, ...) their labels
     round: RoundInputs
 

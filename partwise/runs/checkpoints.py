@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partwise.data.source import fingerprinted
 from partwise.engines.client_engine import EngineState
 from partwise.engines.packing import Decisions
 from partwise.engines.store import Key, Rows, Sheet, Store, StoreState, rows_of
@@ -353,7 +354,7 @@ def made_with(simulation: Simulation) -> MadeWith:
     every = [*federation.train, *federation.test, *federation.validation, federation.global_test]
     if federation.holds == "none":
         every = [torch.tensor([len(own) for own in every])]
-    for tensor in (federation.source.x, federation.source.y, torch.cat(every)):
+    for tensor in (*fingerprinted(federation.source.x), federation.source.y, torch.cat(every)):
         samples.update(tensor.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
     parts = " ".join(f"{name} {copies.values[0].shape}" for name, copies in simulation.server.copies.items())
     return MadeWith(

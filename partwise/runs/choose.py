@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from partwise.client_settings import ClientSettings, client_settings
@@ -28,6 +28,7 @@ from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
 from partwise.runs.config import Config
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.settings import Run
+from partwise.trees import Samples, tensors_of
 
 WORKERS_PAY = 20_000  # steps: about twenty seconds of the smallest convolutions, where starting workers takes two
 COMPILING_PAYS = 50_000  # steps: compiling takes half a minute, and saves up to half a millisecond a step
@@ -92,7 +93,7 @@ def make_engine(
     seed: int,
     device: torch.device,
     augmentation: Augmentation | None,
-    probed: Tensor,
+    probed: Samples,
     before: MadeWith | None = None,
     nodes: Machines | None = None,
 ) -> tuple[ClientEngine, str]:
@@ -120,7 +121,7 @@ def make_engine(
     return engine, f"{note} on {device.type}"
 
 
-def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps: float) -> tuple[type[Engine], str]:
+def choose_engine(config: Config, program: ClientProgram, probed: Samples, steps: float) -> tuple[type[Engine], str]:
     """Choose the engine, and say why: return its class and a note.
 
     A GPU or a network without convolutions takes vector; otherwise workers, or the loop where the run is too short for
@@ -128,14 +129,15 @@ def choose_engine(config: Config, program: ClientProgram, probed: Tensor, steps:
     where a user named it; else the loop runs it.
     """
     wanted, parts, scope = config.run.engine, program.parts, program.scope
-    if wanted == "workers" and probed.device.type != "cpu":
+    device = tensors_of(probed)[0].device
+    if wanted == "workers" and device.type != "cpu":
         raise ConfigError("engine = workers needs a CPU; on a GPU use vector, which computes all clients on one device")
     convolutions = any(
         isinstance(layer, nn.modules.conv._ConvNd) for part in parts.modules.values() for layer in part.modules()
     )
     if wanted == "auto":
         few = steps < WORKERS_PAY or (config.run.workers or processors()) < 2
-        wanted = "vector" if probed.device.type == "cuda" or not convolutions else "loop" if few else "workers"
+        wanted = "vector" if device.type == "cuda" or not convolutions else "loop" if few else "workers"
     why = ""
     if wanted == "vector":
         why = mixes_rows(parts, scope, probed) or not_in_blocks(parts, scope, probed)
@@ -190,7 +192,7 @@ def to_compile(
 # ---- threads: they wait for each other in every operation, which in a small one costs more than the second one brings
 
 
-def choose_threads(settings: Run, engine: ClientEngine, probed: Tensor) -> tuple[int, str]:
+def choose_threads(settings: Run, engine: ClientEngine, probed: Samples) -> tuple[int, str]:
     """Return how many threads a run uses, and a note that says why; no note where there was nothing to choose.
 
     `probed` are samples to try the network with.
@@ -203,11 +205,11 @@ def choose_threads(settings: Run, engine: ClientEngine, probed: Tensor) -> tuple
     return most, f"threads: {most}, because training steps are large"
 
 
-def forward_operations(program: ClientProgram, probed: Tensor) -> float:
+def forward_operations(program: ClientProgram, probed: Samples) -> float:
     """Return the floating-point operations that the network needs for one of these samples."""
     with FlopCounterMode(display=False) as counter:
         probe_outputs(program.parts, program.scope, probed)
-    return counter.get_total_flops() / len(probed)
+    return counter.get_total_flops() / len(tensors_of(probed)[0])
 
 
 def operations_of_step(engine: ClientEngine, block: int | None, forward: float) -> float:

@@ -5,12 +5,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from partwise.client_settings import check_names, settings_by_name
 from partwise.data import Federation, Source
 from partwise.data.standardise import normalised, standardised
 from partwise.engines.client_engine import ClientEngine
-from partwise.engines.probe import check_and_measure, check_repeatable, check_rows_first, mixes_rows, samples_of
+from partwise.engines.probe import (
+    as_seen,
+    check_and_measure,
+    check_repeatable,
+    check_rows_first,
+    embeds,
+    mixes_rows,
+    samples_of,
+)
 from partwise.engines.purity_probes import equal_to_the_bit, states
 from partwise.engines.store import Store
 from partwise.errors import ConfigError, DataError, blamed, called, located
@@ -39,6 +48,7 @@ from partwise.runs.partitioning import partitioned, partitioned_again
 from partwise.runs.privacy import make_accountant, private_gradients, upload_filters
 from partwise.runs.simulation import Simulation
 from partwise.streams import stream
+from partwise.trees import Samples
 
 
 def prepare(
@@ -97,11 +107,11 @@ def build_simulation(
     if beside is not None and beside.federation.source.x is source.x:
         placed = beside.engine.federation.source
     else:
-        placed = replace(source, x=source.x.to(device))
+        placed = replace(source, x=tree_map(lambda tensor: tensor.to(device), source.x))
     if placed.x is not here.source.x:
         here = replace(here, source=placed)
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
-    check_shape(tuple(source.x.shape[1:]), augmentation)
+    check_shape(source.shape, augmentation)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     program, resolved = programmed(config, source, parts, probed, federation.clients, device)
@@ -112,7 +122,7 @@ def build_simulation(
     tensors = {name: value.detach() for name, value in prepared.tensors().items()}
     keep = kept(method, Net(prepared, scope, tensors))
     store = Store({name: Copies(value[None]) for name, value in tensors.items()}, keep, prepared, seed, here.clients)
-    probed = probed.to(device, program.dtype)
+    probed = tree_map(lambda tensor: tensor.to(device), as_seen(prepared, probed, program.dtype))
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
     program = replace(program, private=private_gradients(config, program, resolved))
@@ -178,10 +188,10 @@ def drawn_out(config: Config, federation: Federation) -> list[int]:
 
 
 def programmed(
-    config: Config, source: Source, parts: Parts, probed: Tensor, clients: int, device: torch.device
+    config: Config, source: Source, parts: Parts, probed: Samples, clients: int, device: torch.device
 ) -> tuple[ClientProgram, list[Plan]]:
     """Return the clients' program and its stages: the method on a network, for samples as a source holds them."""
-    method, shape = config.method, tuple(source.x.shape[1:])
+    method, shape = config.method, source.shape
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     scope = LayerScope()
     sizes = Sizes(source.task, shape, check_and_measure(parts, probed, source.task, source.y.shape[1:]), clients)
@@ -193,10 +203,11 @@ def programmed(
         raise ConfigError("batch = 1 is too small for batch-norm; set batch to at least 2")
     resolved = plans(method, prepared)
     check_per_client(config, resolved)
-    channels = (-1, *[1] * (len(shape) - 1))
-    centre, scale = (torch.tensor(v, dtype=dtype, device=device).view(channels) for v in (source.centre, source.scale))
+    centre, scale = (tree_map(lambda v: v.to(device, dtype), each) for each in source.normalisation)
     compute = torch.bfloat16 if config.run.dtype == "bfloat16" else None
-    return ClientProgram(method, prepared, scope, source.task, centre, scale, dtype, compute), resolved
+    return ClientProgram(
+        method, prepared, scope, source.task, centre, scale, dtype, compute, embeds(prepared)
+    ), resolved
 
 
 def check_per_client(config: Config, plans: list[Plan]) -> None:
@@ -278,9 +289,9 @@ def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
         )
 
 
-def draw(config: Config, source: Source, own: Network | None, probed: Tensor) -> Parts:
+def draw(config: Config, source: Source, own: Network | None, probed: Samples) -> Parts:
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
-    settings, shape, task, label = config.model, tuple(source.x.shape[1:]), source.task, source.y.shape[1:]
+    settings, shape, task, label = config.model, source.shape, source.task, source.y.shape[1:]
     network = network_in_file(settings.model) if own is None else own
     if network is None:
         if settings.model.startswith(HANDED_IN):
@@ -308,7 +319,7 @@ def draw(config: Config, source: Source, own: Network | None, probed: Tensor) ->
 def network_arguments(source: Source) -> dict[str, object]:
     """Return all that a user's class or function may ask for by the name of a parameter."""
     return {
-        "shape": tuple(source.x.shape[1:]),  # of a sample
+        "shape": source.shape,  # of a sample
         "outputs": source.task.outputs,  # how many numbers the head gives: classes, labels or numbers
         "classes": source.task.outputs,  # the same, as classification calls it
         "task": source.task,  # what a label is
@@ -318,4 +329,4 @@ def network_arguments(source: Source) -> dict[str, object]:
 def network_name(config: Config, source: Source) -> str:
     """Return the name of the network that a run builds."""
     name = config.model.model
-    return (source.model or models.usual(tuple(source.x.shape[1:]))) if name in ("auto", "cnn") else name
+    return (source.model or models.usual(source.shape)) if name in ("auto", "cnn") else name

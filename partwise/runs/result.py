@@ -25,6 +25,7 @@ from partwise.runs.config import Config, label
 from partwise.runs.evaluation import sound_models
 from partwise.runs.metrics import validation_value, worse_off
 from partwise.runs.simulation import Simulation
+from partwise.trees import Samples, is_whole, tensors_of
 
 
 class PersonalModel(nn.Module):
@@ -33,8 +34,6 @@ class PersonalModel(nn.Module):
     `logits` takes samples that are standardised already.
     """
 
-    centre: Tensor
-    scale: Tensor
     counts: Tensor
 
     def __init__(
@@ -60,7 +59,12 @@ class PersonalModel(nn.Module):
         self.extras, self.beside = extras, [name for name in tensors if name.startswith(("got.", "keep."))]
         for name in self.beside:
             self.register_buffer(name.replace(".", "/"), tensors[name])
-        for name, value in {"centre": program.centre, "scale": program.scale, "counts": counts}.items():
+        self.embeds = program.embeds
+        for name, value in {
+            **named("centre", program.centre),
+            **named("scale", program.scale),
+            "counts": counts,
+        }.items():
             self.register_buffer(name, value.cpu(), persistent=False)
         self.eval()
 
@@ -82,28 +86,42 @@ class PersonalModel(nn.Module):
         beside = {name: getattr(self, name.replace(".", "/")) for name in self.beside}
         return {name: value.detach() for name, value in {**self.own, **beside}.items()}
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Samples) -> Tensor:
         """Return the logits of samples as the data set holds them."""
         return self.logits(self.standardised(x))
 
-    def standardised(self, x: Tensor) -> Tensor:
+    def standardised(self, x: Samples) -> Samples:
         """Return samples as the network takes them, from samples as the data set holds them."""
-        return (x.to(self.dtype) - self.centre) / self.scale
 
-    def logits(self, x: Tensor, asked: set[str] | None = None) -> Tensor:
+        def of_tensor(name: str, tensor: Tensor) -> Tensor:
+            if tensor.dtype is torch.bool or (self.embeds and is_whole(tensor)):
+                return tensor
+            return (tensor.to(self.dtype) - getattr(self, f"centre{name}")) / getattr(self, f"scale{name}")
+
+        if isinstance(x, dict):
+            return {name: of_tensor(f"/{name}", tensor) for name, tensor in x.items()}
+        return of_tensor("", x)
+
+    def logits(self, x: Samples, asked: set[str] | None = None) -> Tensor:
         """Return (rows, classes) logits of the client; `asked` records what it reads of `me`."""
         own, beside = self.own, self.tensors
         received = {name.removeprefix("got."): beside[name] for name in self.beside if name.startswith("got.")}
         keep = {name.removeprefix("keep."): beside[name] for name in self.beside if name.startswith("keep.")}
-        extras = tree_map(lambda tensor: tensor.to(x.device), self.extras)
+        device = tensors_of(x)[0].device
+        extras = tree_map(lambda tensor: tensor.to(device), self.extras)
         net = Net(self.parts, self.scope, own, compute=self.compute)
         got = Net(self.parts, self.scope, {**own, **received}, record=False, compute=self.compute)
-        zero = torch.zeros((), dtype=self.dtype, device=x.device)
-        draws = Draws(torch.tensor(self.key + PREDICT + MINE, device=x.device), self.dtype)
+        zero = torch.zeros((), dtype=self.dtype, device=device)
+        draws = Draws(torch.tensor(self.key + PREDICT + MINE, device=device), self.dtype)
         lr = torch.full_like(zero, self.lr)
         task, samples = self.task, self.counts.sum()
         me = Me(Received(got, self.sent, extras), Remembered(keep), self.counts, task, samples, zero, lr, draws)
         return self.how(net, x, me if asked is None else Watched(me, asked)).to(self.dtype)
+
+
+def named(what: str, tree: Samples) -> Tensors:
+    """Return the tensors of centre or scale by the names of their buffers."""
+    return {f"{what}/{name}": own for name, own in tree.items()} if isinstance(tree, dict) else {what: tree}
 
 
 class Watched:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from partwise.code_files import file_digest, file_of, network_file_of
 from partwise.data import CATALOGUE, Federation
-from partwise.data.transforms import ImageTransform, TableTransform
+from partwise.data.transforms import ImageTransform, NamedTransform, TableTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
 from partwise.records.codec import Encoder, Unstorable
@@ -29,6 +29,7 @@ from partwise.records.manifest import (
     ManifestMethod,
     ManifestNetwork,
     ModelManifest,
+    NamedInput,
     Scaling,
     TableInput,
 )
@@ -38,6 +39,7 @@ from partwise.runs.prepare import network_name
 from partwise.runs.result import PersonalModel
 from partwise.runs.settings import Data
 from partwise.runs.simulation import Simulation
+from partwise.trees import chosen
 from partwise.version import __version__
 from partwise.writing import make_folder, write
 
@@ -145,7 +147,7 @@ def needs(model: PersonalModel, simulation: Simulation) -> set[str]:
     """Return what a client's prediction reads of `me`."""
     asked: set[str] = set()
     with torch.no_grad():
-        model.logits(torch.zeros(1, *simulation.federation.source.x.shape[1:], dtype=model.dtype), asked)
+        model.logits(model.standardised(chosen(simulation.federation.source.x, slice(1))), asked)
     return asked
 
 
@@ -220,10 +222,15 @@ def predicts_plainly(simulation: Simulation) -> bool:
     return getattr(plan.predict, "__func__", None) is Method.predict
 
 
-def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> TableInput | ImageInput | ArrayInput:
+def input_of(
+    data: Data, federation: Federation, beside: Sequence[str]
+) -> TableInput | ImageInput | ArrayInput | NamedInput:
     """Return what the models take: the transform of the run's samples, and what else is accepted by its settings."""
-    source, shape = federation.source, list(federation.source.x.shape[1:])
-    transform = source.transform
+    source, transform = federation.source, federation.source.transform
+    if isinstance(transform, NamedTransform):
+        shapes = {name: list(own) for name, own in transform.shapes.items()}
+        return NamedInput(shape=[], shapes=shapes, types=transform.types)
+    shape = list(transform.shape) if not isinstance(transform, TableTransform) else [len(transform.features)]
     if isinstance(transform, TableTransform):
         dropped = [name.strip() for name in data.drop.split(",")] if data.drop else []
         return TableInput(
@@ -239,4 +246,4 @@ def input_of(data: Data, federation: Federation, beside: Sequence[str]) -> Table
         usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None
         resize = data.image_size is not None or usual is not None
         return ImageInput(shape=shape, white=transform.white, resize=resize)
-    return ArrayInput(shape=shape)
+    return ArrayInput(shape=shape, whole=transform.whole)

@@ -25,6 +25,7 @@ from partwise.runs.privacy import uncovered
 from partwise.runs.settings import Privacy
 from partwise.runs.simulation import Simulation
 from partwise.streams import torch_stream
+from partwise.trees import chosen, one_tensor
 
 if TYPE_CHECKING:
     from partwise.records.setup import Leaving
@@ -135,7 +136,8 @@ def rebuilt_samples(config: Config, samples: int = 4) -> tuple[Tensor, Tensor]:
     if not ear.change:
         raise ConfigError(f"{label(config.name)} uploads nothing of its network: there is no gradient to invert")
     index = simulation.federation.train[ear.client]
-    x = (source.x[index].double() - simulation.program.centre) / simulation.program.scale
+    simulation.program.task.require_classes("this audit")
+    x = one_tensor(simulation.program.normalised(chosen(source.x, index)), "this audit")
     y = source.y[index]
 
     def gradients(guess: Tensor) -> Tensors:

@@ -19,6 +19,7 @@ from partwise.data.room import check_plain_file, check_room
 from partwise.data.source import Source, image_source
 from partwise.data.transforms import as_array, as_numbers
 from partwise.errors import ConfigError, DataError, one_line, short, unknown
+from partwise.trees import Samples, is_whole, joined, tensors_of
 
 IMAGE_CHANNELS = (1, 3, 4)  # of images: grey, colour, colour with transparency
 # What an .npz file may call its samples and labels, and those of its own test set.
@@ -32,10 +33,10 @@ ACCEPTED = "a torch Dataset, a pair (x, y) of arrays, or a pair (train, test) of
 
 
 @dataclass(frozen=True)
-class Samples:
+class LabelledSamples:
     """Samples as passed by a user, and the declared names of labels 0, 1, ..., if any."""
 
-    x: Tensor
+    x: Samples
     labels: NDArray[Any]
     classes: tuple[str, ...] | None
 
@@ -51,7 +52,8 @@ def from_arrays(
     """Read numpy arrays or torch tensors, and their own test set (x, y) if given.
 
     uint8 arrays (N, H, W), (N, H, W, C) or (N, C, H, W) are images, which the network sees as -1..1; others are taken
-    as they are. The different labels in order are the classes, unless `classes` says what labels 0, 1, ... stand for.
+    as they are, or several arrays by name: {"image": ..., "row": ...}. The different labels in order are the classes,
+    unless `classes` says what labels 0, 1, ... stand for.
     Labels (N,) or (N, numbers) with fractions are numbers, (N, labels) of 0., 1. and NaN are labels, and whole numbers
     (N, places...) are a class for each place, -1 for none; `task` says so where it should be something else.
     """
@@ -72,21 +74,44 @@ def read_npz(path: Path, task: TaskName = "auto") -> Source:
             warnings.simplefilter("ignore")  # of files that Python 2 wrote
             with path.open("rb") as raw, np.lib.npyio.NpzFile(raw, allow_pickle=False) as file:
                 names = list(file)
-                wanted = next((keys for keys in KEYS if {*keys[:2]} <= {*names}), ())
+                wanted = next((keys for keys in KEYS if {*keys[:2]} <= {*names}), ()) or keys_by_name(names)
                 members = file.zip.infolist() if file.zip else []
                 check_room(
                     path, sum(each.file_size for each in members if each.filename.removesuffix(".npy") in wanted)
                 )
-                arrays = [file[key] for key in wanted if key in names]
+                arrays = {key: file[key] for key in wanted if key in names}
     except DataError:
         raise
     except Exception as error:  # a broken file may raise anything in numpy
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
-    if len(arrays) not in (2, 4):
-        pairs = ", or ".join(" and ".join(keys[:2]) for keys in KEYS)
-        raise DataError(f"{path}: it must hold {pairs}, a test set both x and y; got {one_line(', '.join(names))}")
-    x, y, *test = arrays
-    return from_arrays(x, y, (test[0], test[1]) if test else None, path.name, task=task)
+    pairs = paired(arrays)
+    if pairs is None:
+        known = ", or ".join(" and ".join(keys[:2]) for keys in KEYS)
+        raise DataError(
+            f"{path}: it must hold {known}, or several x.NAME and y, a test set both x and y; got "
+            f"{one_line(', '.join(names))}"
+        )
+    (x, y), test = pairs
+    return from_arrays(x, y, test, path.name, task=task)
+
+
+def keys_by_name(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of arrays `x.NAME`, `x_test.NAME` and their labels."""
+    return tuple(name for name in names if name in ("y", "y_test") or name.partition(".")[0] in ("x", "x_test"))
+
+
+def paired(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Any, Any], tuple[Any, Any] | None] | None:
+    """Return samples and labels, and those of a test set if there is one; None where some are missing."""
+    if not any("." in key for key in arrays):
+        each = list(arrays.values())
+        return ((each[0], each[1]), (each[2], each[3]) if len(each) == 4 else None) if len(each) in (2, 4) else None
+    trees = {
+        prefix: {key.partition(".")[2]: own for key, own in arrays.items() if key.startswith(f"{prefix}.")}
+        for prefix in ("x", "x_test")
+    }
+    if not trees["x"] or "y" not in arrays or bool(trees["x_test"]) != ("y_test" in arrays):
+        return None
+    return (trees["x"], arrays["y"]), (trees["x_test"], arrays["y_test"]) if trees["x_test"] else None
 
 
 def make_source(
@@ -99,23 +124,36 @@ def make_source(
     return joined_samples(name, sets, train=len(sets["the training set"].labels), task=task)
 
 
-def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None) -> Samples:
+def read_samples(data: Any, where: str, declared: tuple[str, ...] | None = None) -> LabelledSamples:
     """Return the samples of a torch Dataset, or of a pair (x, y) of arrays."""
     if isinstance(data, Dataset):
         return _read(data, where)
     if isinstance(data, tuple) and len(data) == 2:
-        x = _arranged(as_numbers(data[0], f"{where}: x"), where)
-        return Samples(x, _labels(data[1], len(x), where), declared)
+        x = _arranged_tree(data[0], where)
+        return LabelledSamples(x, _labels(data[1], len(tensors_of(x)[0]), where), declared)
     raise ConfigError(f"{where} cannot be a {type(data).__name__}: it must be {ACCEPTED}")
 
 
+def _arranged_tree(x: Any, where: str) -> Samples:
+    """Return an array as samples, or several arrays by name."""
+    if not isinstance(x, dict):
+        return _arranged(as_numbers(x, f"{where}: x"), where)
+    if not x or not all(isinstance(name, str) and name.isidentifier() for name in x):
+        raise DataError(f"{where}: the arrays of x must have names such as image and row, got {short(str(list(x)))}")
+    result = {name: _arranged(as_numbers(own, f"{where}: x[{name!r}]"), where) for name, own in sorted(x.items())}
+    if len({len(own) for own in result.values()}) > 1:
+        sizes = ", ".join(f"{len(own):,} of {name}" for name, own in result.items())
+        raise DataError(f"{where}: the arrays of x must hold as many samples each, got {sizes}")
+    return result
+
+
 def _arranged(x: Tensor, where: str) -> Tensor:
-    """Return (N, C, H, W) of uint8 for images, (N, ...) of float32 for everything else."""
+    """Return (N, C, H, W) of uint8 for images; (N, ...) of int64, bool or float32 for everything else."""
     shape = tuple(x.shape)
     if x.ndim < 2 or 0 in shape[1:]:
         raise DataError(f"{where}: x must be (samples, features) or images, got shape {shape}")
     if x.dtype != torch.uint8 or x.ndim not in (3, 4):
-        return x.float()
+        return x if is_whole(x) or x.dtype == torch.bool else x.float()
     if x.ndim == 3:
         return x[:, None]
     if shape[1] in IMAGE_CHANNELS:
@@ -137,7 +175,7 @@ def _labels(y: Any, samples: int, where: str) -> NDArray[Any]:
     return values
 
 
-def _read(dataset: Dataset, where: str) -> Samples:
+def _read(dataset: Dataset, where: str) -> LabelledSamples:
     """Return every sample of a torch Dataset, by its own __getitem__."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise DataError(f"{where}: {type(dataset).__name__} has no length; read its samples into arrays x and y")
@@ -163,10 +201,12 @@ def _read(dataset: Dataset, where: str) -> Samples:
         if not isinstance(label, int | float | str):
             raise DataError(f"{at}: its label must be a whole number or a text, got {short(one_line(repr(label)))}")
         labels.append(label)
-    return Samples(_arranged(x, where), _labels(labels, len(x), where), _declared(dataset))
+    return LabelledSamples(_arranged(x, where), _labels(labels, len(x), where), _declared(dataset))
 
 
-def _kind(x: Tensor) -> str:
+def _kind(x: Samples) -> str:
+    if isinstance(x, dict):
+        return ", ".join(f"{name}: {_kind(own)}" for name, own in x.items())
     return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape[1:])}"
 
 
@@ -178,7 +218,7 @@ def _declared(dataset: Any) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if names and isinstance(names, list | tuple) else None
 
 
-def joined_samples(name: str, sets: Mapping[str, Samples], train: int, task: TaskName = "auto") -> Source:
+def joined_samples(name: str, sets: Mapping[str, LabelledSamples], train: int, task: TaskName = "auto") -> Source:
     """Return samples of one kind and with the same classes as a source, one set after the other."""
     where, (first, model) = f"data set '{name}'", next(iter(sets.items()))
     for who, samples in sets.items():
@@ -191,20 +231,20 @@ def joined_samples(name: str, sets: Mapping[str, Samples], train: int, task: Tas
     if len(shapes) > 1:
         (one, own), (two, other) = list(shapes.items())[:2]
         raise DataError(f"{where}: labels have the shape {one} in {own}, but {two} in {other}")
-    x = torch.cat([samples.x for samples in sets.values()])
+    x = joined([samples.x for samples in sets.values()])
     labels = np.concatenate([samples.labels for samples in sets.values()])
     names = same_classes(where, {who: samples.classes for who, samples in sets.items() if samples.classes})
     read = of_array(labels, task, where, names)
     if read is not None:
         fields = {**read.fields(), "x": x, "train": train}
-        if x.dtype == torch.uint8:
+        if isinstance(x, Tensor) and x.dtype == torch.uint8:
             return image_source(name, **fields)
         return Source(name, centre=(0.0,), scale=(1.0,), **fields)
     if names is None:
         y, names = as_classes(labels, f"{where}, labels", "sample {}".format)
     else:
         y = _numbered(labels, names, where)
-    if x.dtype == torch.uint8:
+    if isinstance(x, Tensor) and x.dtype == torch.uint8:
         return image_source(name, x, y, len(names), train, class_names=names)
     return Source(name, x, y, len(names), train, (0.0,), (1.0,), class_names=names)
 

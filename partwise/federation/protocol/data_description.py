@@ -18,6 +18,7 @@ from partwise.federation.protocol.reported_data import ReportedData
 from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Agreed, Joined
 from partwise.runs.config import Config
+from partwise.trees import one_tensor
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ def describe_data(federation: Federation, record: ReportedData | None, allow: Al
     """
     source = federation.source
     features, names, classes = list(source.feature_names), list(source.class_names), source.classes
+    x = one_tensor(source.x, "a silo")
     if record is not None:
         features = named_features(source, record, allow.names)
         names, classes = named_classes(source, record, allow.names)
@@ -55,12 +57,12 @@ def describe_data(federation: Federation, record: ReportedData | None, allow: Al
     return Joined(
         names=list(federation.names),
         sizes=[[len(own) for own in each] for each in sets],
-        shape=[len(features), *source.x.shape[2:]] if features else list(source.x.shape[1:]),
+        shape=[len(features), *x.shape[2:]] if features else list(x.shape[1:]),
         classes=classes,
         class_names=names,
         columns=list(dict.fromkeys(source.feature_columns or source.feature_names)),
         features=features,
-        whole=source.x.dtype == torch.uint8,
+        whole=x.dtype == torch.uint8,
         standardise=source.standardise,
         centre=list(source.centre),
         scale=list(source.scale),
@@ -98,8 +100,9 @@ def reported_moments(federation: Federation, agreed: Agreed, silo: Silo, config:
         record.write()
         return record.moments(agreed)
     source, privacy = fit_to_schema(federation.source, schema_of(agreed)), config.privacy
+    x = one_tensor(source.x, "a silo")
     few, rare = privacy.min_train_samples, privacy.min_class_count
-    return merged(client_moments(source.x[own], source, few, rare) for own in federation.train)
+    return merged(client_moments(x[own], source, few, rare) for own in federation.train)
 
 
 def check_classes(federation: Federation, agreed: Agreed, silo: Silo) -> None:
@@ -122,7 +125,7 @@ def log_unnamed_texts(source: Source, agreed: Agreed, silo: Silo) -> None:
     """Log the texts of this silo that have no feature: they are rare here, and no other silo names them."""
     for column, features in texts(source.feature_names, source.feature_columns).items():
         for feature in features:
-            name, rows = source.feature_names[feature], int(source.x[:, feature].sum())
+            name, rows = source.feature_names[feature], int(one_tensor(source.x, "a silo")[:, feature].sum())
             if name not in agreed.features and rows:
                 log.warning(
                     "column %r: %d row%s with %r ha%s no feature: no silo has min_class_count = %d such training "

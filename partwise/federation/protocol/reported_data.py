@@ -28,6 +28,7 @@ from partwise.records.record import Record, read_record
 from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import Config
 from partwise.streams import stream
+from partwise.trees import one_tensor
 from partwise.writing import make_folder, write
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class ReportedData:
         self.secret = config.run.seed if silo.known_noise else secrets.randbits(63)
         self.texts = texts(self.source.feature_names, self.source.feature_columns)
         own = torch.cat(list(federation.train))
-        self.x, self.y = self.source.x[own], self.source.y[own]
+        self.x, self.y = one_tensor(self.source.x, "a silo")[own], self.source.y[own]
         self.path = silo.folder / RECORD_FILE
         known = read_reported(self.path) if self.path.is_file() else RecordFile()
         self.minima = [silo.allow.min_train_samples, silo.allow.min_class_count]
@@ -229,7 +230,7 @@ def check_ranges(silo: Silo, source: Source) -> None:
     """Refuse columns without a stated range where noise must cover the statistics."""
     if not silo.noise or not source.standardise or silo.hosts is not None:
         return
-    if source.x.ndim > 2:
+    if len(source.shape) > 1:
         raise ConfigError(f"{silo.name} demands noise, and samples with several values of a feature cannot have it")
     unknown = [name for name, (low, _) in zip(names_of(source), limits(silo, source), strict=True) if math.isnan(low)]
     if unknown:
@@ -268,7 +269,7 @@ def limits(silo: Silo, source: Source) -> list[tuple[float, float]]:
 
 def names_of(source: Source) -> tuple[str, ...]:
     """Return what features are called: without names, their numbers."""
-    return source.feature_names or tuple(map(str, range(source.x.shape[1])))
+    return source.feature_names or tuple(map(str, range(one_tensor(source.x, "a silo").shape[1])))
 
 
 def read_reported(path: Path) -> RecordFile:

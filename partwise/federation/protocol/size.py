@@ -13,7 +13,7 @@ from partwise.runs.prepare import network_arguments, network_name
 def check_size(config: Config, source: Source, most: int, who: str) -> None:
     """Refuse a network that does not fit into one message; on the device `meta` its tensors take no memory."""
     settings, double = config.model, config.run.dtype == "float64"
-    name, shape = network_name(config, source), tuple(source.x.shape[1:])
+    name, shape = network_name(config, source), source.shape
     own = network_in_file(settings.model)
     with torch.device("meta"), located("while its size is computed, on torch's device meta"):
         if own is None:

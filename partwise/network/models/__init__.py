@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from partwise.errors import ConfigError, unknown
 from partwise.lazy import lazy
+from partwise.trees import Shape, shape_text
 
 if TYPE_CHECKING:  # as in the package itself: the names of networks are known without torch
     from partwise.network.models.multilayer import projector
@@ -31,15 +32,27 @@ NETWORKS = {
 TIMM = "timm:"
 
 
-def usual(shape: tuple[int, ...]) -> str:
+def usual(shape: Shape) -> str:
     """Return the network for samples of a shape, where a data set names none."""
+    if isinstance(shape, dict):
+        raise several(shape)
     if len(shape) != 3:
         return "tabular" if len(shape) == 1 else "mlp-100"
     return "cnn-digits" if min(shape[1:]) < 16 else "convnet-f" if min(shape[1:]) < 32 else "cnn-5x5"
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, norm: bool = False, dropout: float = 0.0) -> "Parts":
+def several(shape: dict[str, tuple[int, ...]]) -> ConfigError:
+    """Return the error of samples that no built-in network takes."""
+    return ConfigError(
+        f"samples have several tensors ({shape_text(shape)}), which no built-in network takes: pass your own model, "
+        "whose forward takes a dict of them"
+    )
+
+
+def build(name: str, shape: Shape, classes: int, norm: bool = False, dropout: float = 0.0) -> "Parts":
     """Return a model by name, not yet drawn. `norm`: batch-norm after every convolution; `dropout`: before the head."""
+    if isinstance(shape, dict):
+        raise several(shape)
     if name.startswith(TIMM):
         from partwise.network.models.from_timm import from_timm
 
