@@ -329,4 +329,4 @@ def network_arguments(source: Source) -> dict[str, object]:
 def network_name(config: Config, source: Source) -> str:
     """Return the name of the network that a run builds."""
     name = config.model.model
-    return (source.model or models.usual(source.shape)) if name in ("auto", "cnn") else name
+    return (source.model or models.usual(source.shape, source.task.at_places)) if name in ("auto", "cnn") else name

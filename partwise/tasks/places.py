@@ -20,6 +20,7 @@ class Places(Task):
     """
 
     kind: ClassVar[str] = "places"
+    at_places: ClassVar[bool] = True
     output_word: ClassVar[str] = "logits"
 
     @property

@@ -21,6 +21,7 @@ class Task(ABC):
     kind: ClassVar[str]  # as users write it: classes, labels, numbers or places
     output_word: ClassVar[str] = "numbers"  # what the network gives
     of_classes: ClassVar[bool] = False  # a label is one class: `b.ce`, `b.one_hot` and `me.counts` exist
+    at_places: ClassVar[bool] = False  # a label is a class for each place: a pixel, a step
 
     @property
     def outputs(self) -> int:

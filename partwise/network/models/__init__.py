@@ -28,14 +28,18 @@ NETWORKS = {
     "resnet18-3x3": "resnet",
     "gru": "sequences",
     "transformer": "sequences",
+    "unet": "unet",
 }
+AT_PLACES = ("unet",)  # what gives a class for each place of a sample, and nothing else
 TIMM = "timm:"
 
 
-def usual(shape: Shape) -> str:
-    """Return the network for samples of a shape, where a data set names none."""
+def usual(shape: Shape, at_places: bool = False) -> str:
+    """Return the network for samples of a shape, where a data set names none; `at_places`: with a class at each place."""
     if isinstance(shape, dict):
         raise several(shape)
+    if at_places and len(shape) == 3:
+        return "unet"
     if len(shape) != 3:
         return "tabular" if len(shape) == 1 else "mlp-100"
     return "cnn-digits" if min(shape[1:]) < 16 else "convnet-f" if min(shape[1:]) < 32 else "cnn-5x5"
