@@ -7,5 +7,6 @@ OWN_KINDS = {
     "FILE.npz": "arrays x and y",
     "FOLDER with train/0.npz ...": "arrays x and y of each client, and its test set in test/0.npz; PFLlib's files",
     "FOLDER or FILE.zip of images": "class/image, or domain/class/image with a client for each domain",
+    "FOLDER or FILE.zip with images and masks": "images/NAME and masks/NAME.png, or both in a folder for each client",
     "hf:NAME": "a data set of Hugging Face",
 }

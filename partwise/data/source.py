@@ -49,7 +49,7 @@ class Source:
     white: float = 255.0  # the brightest value of its images
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
     own_task: Task | None = None  # what a label is; None: one of the classes
-    task_note: str = ""  # why the task is what it is, where the labels decided
+    notes: tuple[str, ...] = ()  # what a user should know of how it was read
     no_features: tuple[str, ...] = ()  # the other columns of a table, the label first
     groups: Tensor | None = None  # (samples,) int64: samples of one group stay on one side of every split
     late: Tensor | None = None  # (samples,) bool: the samples for testing, where a date decides
@@ -121,13 +121,15 @@ def image_source(
 
 
 def resized(source: Source, size: int | None) -> Source:
-    """Resize images that were not read from image files to squares of `size`."""
+    """Resize images that were not read from image files to squares of `size`, and the classes of their pixels."""
     if size is None or (not isinstance(source.x, dict) and source.x.shape[2:] == (size, size)):
         return source
     if isinstance(source.x, dict) or source.x.ndim != 4:
         raise ConfigError(f"image_size = {size}, but data set '{source.name}' holds no images")
     check_room(f"data set '{source.name}'", source.x[:, :, 0, 0].nbytes * size**2, "; use a smaller --image-size")
-    return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True))
+    pixels = source.task.at_places and source.y.shape[1:] == source.x.shape[2:]
+    y = interpolate(source.y[:, None].double(), (size, size), mode="nearest-exact")[:, 0].long() if pixels else source.y
+    return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True), y=y)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from partwise.data.checks import check
 from partwise.data.kinds import OWN_KINDS
 from partwise.data.own import as_data
-from partwise.data.readers import arrays, client_arrays, client_tables, hugging_face, imagefolders, tables
+from partwise.data.readers import arrays, client_arrays, client_tables, hugging_face, imagefolders, masks, tables
 from partwise.data.readers.catalogue import CATALOGUE, data_names, published_data
 from partwise.data.readers.entry import DataEntry
 from partwise.data.readers.places import Root
@@ -76,6 +76,8 @@ def _own(name: str, wanted: Reading) -> Source:
     if client_arrays.array_files(path):
         return client_arrays.read(path)
     if path.is_dir() or ending == ".zip":
+        if masks.has_masks(path):
+            return masks.read(path, wanted)
         return imagefolders.read(path, wanted)
     raise ConfigError(f"'{name}' cannot be read; your own data may be {', '.join(OWN_KINDS)}")
 

@@ -80,8 +80,10 @@ def check_and_measure(parts: Parts, x: Samples, task: Task, label: torch.Size = 
             "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
     if output.shape[1:] != task.output_shape(label):
-        layer = last_layer(modules[parts.chain[-1]], task.outputs)
         wrong = task.misfit(tuple(output.shape[1:]))
+        if task.at_places:
+            raise ConfigError(f"{wrong}: take a model that gives a class for each place, as 'unet' does for images")
+        layer = last_layer(modules[parts.chain[-1]], task.outputs)
         raise ConfigError(f"{wrong}: end it with {layer}, or ask for the number, def __init__(self, outputs)")
     return size
 

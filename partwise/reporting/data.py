@@ -27,7 +27,7 @@ class DataFacts:
     name: str
     summary: str
     samples: str
-    classes: int
+    classes: int  # 0: labels are numbers
     shape: Sequence[int | None]
     model: str  # unless --model says another, as the next
     partition: str
@@ -65,7 +65,7 @@ def data_page(name: str, root: Root = None) -> str:
     facts = data_facts(name, root)
     what = [
         ("samples", facts.samples),
-        ("classes", str(facts.classes)),
+        ("classes", str(facts.classes)) if facts.classes else ("labels", "numbers"),
         ("shape", "x".join("?" if side is None else str(side) for side in facts.shape)),
         ("model", f"{facts.model}, unless --model says another"),
         ("partition", f"{facts.partition}, unless --partition says another"),

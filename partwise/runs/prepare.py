@@ -112,6 +112,8 @@ def build_simulation(
         here = replace(here, source=placed)
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
     check_shape(source.shape, augmentation)
+    if augmentation and source.task.at_places:
+        raise ConfigError("augment would move images and leave the classes of their pixels behind; leave it out")
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     program, resolved = programmed(config, source, parts, probed, federation.clients, device)
@@ -141,7 +143,8 @@ def build_simulation(
     threads, why = choose_threads(config.run, engine, probed) if before is None else (before.threads, "")
     notes = [
         note,
-        *filter(None, [why, partitioned_again(config.data, source), source.task_note]),
+        *filter(None, [why, partitioned_again(config.data, source)]),
+        *source.notes,
         *config.notes,
         *parts.notes,
     ]

@@ -208,7 +208,7 @@ def test_declared_classes_are_found_through_subsets() -> None:
     ([(torch.zeros(2), 0), (torch.zeros(2).byte(), 1)], "sample 1: uint8 of shape (2,), but sample 0 is float32"),
     ([(torch.zeros(2), 0, 1)], "sample 0: must be a pair (x, y), got (tensor([0., 0.]), 0, 1)"),
     ([{"x": 1, "y": 2}], "sample 0: must be a pair (x, y), got {'x': 1, 'y': 2}"),
-    ([(torch.zeros(2), torch.zeros(2))], "sample 0: its label must be a whole number or a text, got tensor([0., 0.])"),
+    ([(torch.zeros(2), [0, 1])], "sample 0: its label must be a number, a text or an array, got [0, 1]"),
     ([("a", 0)], "sample 0: <U1, not real numbers"),
     ([(1.0, 0), (2.0, 1)], "x must be (samples, features) or images, got shape (2,)"),
     ([], "no samples"),

@@ -233,6 +233,25 @@ def test_a_named_federation_of_a_package(nowhere: Path, place: str) -> None:
     assert wanted.class_names == ("2", "4") and wanted.no_features == ("studage", "d", "s", "dept")
 
 
+def test_rows_without_a_client_are_left_out_and_said(nowhere: Path) -> None:
+    columns = {
+        "inst": integers(3, 1, NA, 1, 3, 3, 1, NA),
+        "time": reals(*[306.5, 455, 1010, 210, 883, 1022, 310, 361]),
+        "status": integers(*[2, 1] * 4),
+        "age": integers(74, 68, 56, NA, 60, 74, 68, 71),
+    }
+    (nowhere / "root").mkdir()
+    written(nowhere / "root", rda({"lung": frame(columns, 8)}), "lung.rda")
+    source = load("lung", nowhere / "root", missing="mean")
+    assert source.task.kind == "numbers" and source.y[:, 0].tolist() == [306.5, 455, 210, 883, 1022, 310]
+    assert source.feature_names == ("age",) and source.columns["inst"].names == ("1", "3")
+    status, lacking = source.notes[1:]
+    assert "status is left out" in status and lacking.startswith("2 of 8 rows name no client ('inst' is empty)")
+    assert "age" in refusal(DataError, lambda: load("lung", nowhere / "root"))  # a cell is empty
+    other = load("lung", nowhere / "root", label="status", drop=("time",), missing="mean")
+    assert other.class_names == ("1", "2") and not any("status is left out" in note for note in other.notes)
+
+
 def real(name: str) -> Source:
     try:
         return load(name)
@@ -255,3 +274,20 @@ def test_the_real_federations(name: str, classes: list[int], smallest: int) -> N
     clients = source.columns[known.partition.removeprefix("column:")]
     assert f"{len(clients.names)} of them" in known.summary
     assert int(clients.code.bincount().min()) == smallest
+
+
+@pytest.mark.parametrize(("name", "smallest", "groups"), [("hsb82", 14, None), ("rhdnase", 7, 647), ("lung", 2, None)])
+def test_the_real_federations_of_numbers(name: str, smallest: int, groups: int | None) -> None:
+    try:
+        source = load(name, missing="mean")
+    except DataError as error:
+        if "is missing" not in str(error):
+            raise
+        pytest.skip(f"R's package with {name} is not on this machine")
+    known = CATALOGUE[name]
+    assert source.task.kind == "numbers" and source.y.shape == (len(source.x), 1)
+    assert (f"{len(source.y):,}", source.x.shape[1:], source.model) == (known.samples, known.shape, known.model)
+    clients = source.columns[known.partition.removeprefix("column:")]
+    assert f"{len(clients.names)} of them" in known.summary
+    assert int(clients.code.bincount().min()) == smallest
+    assert groups == (None if source.groups is None else len(source.groups.unique()))

@@ -28,7 +28,7 @@ def masks(height: int = 5, width: int = 7) -> Federation:
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedtc", "fed3p2p"])
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
 def test_vector_equals_loop(method, norm):
     settings = {**SETTINGS, "batch_norm": norm}
     if method == "fed3p2p":
@@ -42,14 +42,6 @@ def test_vector_equals_loop(method, norm):
 def test_workers_are_the_loop():
     loop, workers = (simulate("fedper", None, masks(), engine=engine, **SETTINGS) for engine in ("loop", "workers"))
     assert distance(loop, workers) == 0
-
-
-def test_what_lies_below_an_unknown_pixel_changes_nothing():
-    """The class that a pixel would have had is not in the data: a run with others there is the same run."""
-    before, after = masks(), masks()
-    assert torch.equal(before.source.y, after.source.y)
-    one, other = (simulate("fedavg", None, federation, **SETTINGS) for federation in (before, after))
-    assert distance(one, other) == 0
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (5, 7), (8, 8), (13, 6)])
@@ -73,7 +65,7 @@ def test_size():
 
 def test_it_is_taken_for_images_with_a_class_at_each_pixel_and_refused_for_others():
     assert models.usual((3, 20, 20), at_places=True) == "unet"
-    with pytest.raises(ConfigError, match=r"the network gives 10x8x8 logits for a sample, but the data have 10 classes"):
+    with pytest.raises(ConfigError, match="gives 10x8x8 logits for a sample, but the data have 10 classes"):
         partwise.run("fedavg", data="made", model="unet", clients=3, rounds=1)
     with pytest.raises(ConfigError, match=r"model 'unet' takes images .*, not samples of shape \(30,\)"):
         models.build("unet", (30,), 4)

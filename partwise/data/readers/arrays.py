@@ -165,7 +165,9 @@ def _arranged(x: Tensor, where: str) -> Tensor:
 
 def _labels(y: Any, samples: int, where: str) -> NDArray[Any]:
     """Return one number or text for each sample, a single column too, or a row of numbers."""
-    values = as_array(y.tolist() if isinstance(y, Tensor) else y, f"{where}: y")
+    if isinstance(y, Tensor):
+        y = y.tolist() if y.ndim < 3 else y.detach().cpu().numpy()  # masks would be long lists
+    values = as_array(y, f"{where}: y")
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.shape[:1] != (samples,) or (values.ndim > 1 and values.dtype.kind not in "biuf"):
         raise DataError(f"{where}: {samples:,} samples need as many labels, got y of shape {values.shape}")
@@ -196,10 +198,10 @@ def _read(dataset: Dataset, where: str) -> LabelledSamples:
         if _kind(sample[None]) != _kind(x):
             raise DataError(f"{at}: {_kind(sample[None])}, but sample 0 is {_kind(x)}")
         x[index] = sample
-        if isinstance(label, Tensor | np.generic | np.ndarray) and label.shape in ((), (1,)):
-            label = label.item()
-        if not isinstance(label, int | float | str):
-            raise DataError(f"{at}: its label must be a whole number or a text, got {short(one_line(repr(label)))}")
+        if isinstance(label, Tensor | np.generic | np.ndarray):
+            label = label.item() if label.shape in ((), (1,)) else np.asarray(label)
+        if not isinstance(label, int | float | str | np.ndarray):
+            raise DataError(f"{at}: its label must be a number, a text or an array, got {short(one_line(repr(label)))}")
         labels.append(label)
     return LabelledSamples(_arranged(x, where), _labels(labels, len(x), where), _declared(dataset))
 

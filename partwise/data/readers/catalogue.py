@@ -236,6 +236,51 @@ _ENTRIES = (
         **_r_package("lme4", TableColumns(frame="InstEval", label="y", client="dept", drop=("d",), split_by="s")),
     ),
     DataEntry(
+        name="hsb82",
+        summary="Hsb82: achievement in mathematics; a client per school, 160 of them.",
+        samples="7,185",
+        classes=0,
+        shape=(8,),
+        # cses is ses less its school's mean, meanses.
+        **_r_package("mlmRev", TableColumns(frame="Hsb82", label="mAch", client="school", drop=("cses",))),
+    ),
+    DataEntry(
+        name="rhdnase",
+        summary="rhDNase: lung function at the start of a trial; a client per hospital, 51 of them, split by patient.",
+        samples="767",
+        classes=0,
+        shape=(1,),
+        **_r_package(
+            "survival",
+            TableColumns(
+                frame="rhDNase",
+                label="fev",
+                client="inst",
+                drop=("entry.dt", "end.dt", "ivstart", "ivstop"),
+                split_by="id",
+                note="rhdnase: dates and days of treatment (entry.dt, end.dt, ivstart, ivstop) are left out",
+            ),
+        ),
+    ),
+    DataEntry(
+        name="lung",
+        summary="lung: days that patients survive or are followed; a client per hospital, 18 of them; --missing mean.",
+        samples="227",
+        classes=0,
+        shape=(7,),
+        **_r_package(
+            "survival",
+            TableColumns(
+                frame="lung",
+                label="time",
+                client="inst",
+                drop=("status",),
+                note="lung: status is left out, so the time of the 63 patients who were alive at their last visit "
+                "counts as if it had ended there",
+            ),
+        ),
+    ),
+    DataEntry(
         name="made",
         summary="Noisy patterns, made on the spot for smoke runs.",
         samples="2,000 + 500 for testing",

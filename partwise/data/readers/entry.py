@@ -45,6 +45,7 @@ class TableColumns:
     client: str
     drop: tuple[str, ...] = ()  # numbers of people, and what follows from other columns
     split_by: str | None = None  # who occurs in several rows
+    note: str = ""  # what a run says of what is left out
 
     @property
     def no_features(self) -> tuple[str, ...]:
@@ -59,7 +60,7 @@ class DataEntry:
     name: str
     summary: str
     samples: str
-    classes: int
+    classes: int  # 0: labels are numbers
     shape: tuple[int | None, ...]  # of a sample; None: as the files say
     model: str
     reader: str  # the function that reads it, by the name of its file in this folder: idx.load

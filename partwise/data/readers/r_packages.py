@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from partwise.data.readers.entry import DataEntry
+from partwise.data.readers.frames import DataTable
 from partwise.data.readers.places import DataPlace
 from partwise.data.readers.r_files import read_package_frame
 from partwise.data.readers.tables import opened_table, source_of
@@ -20,11 +21,26 @@ def load(known: DataEntry, place: DataPlace, reading: Reading) -> Source:
     else:
         table = opened_table(Path(f"{place.path}#{columns.frame}"), reading)
     client = reading.column or columns.client
+    table, lacking = with_client(table, client)
+    as_named = reading.label == Reading.label
     wanted = replace(
         reading,
-        label=columns.label if reading.label == Reading.label else reading.label,
+        label=columns.label if as_named else reading.label,
         column=client,
         drop=tuple(column for column in (*columns.no_features, *reading.drop) if column != client),
         split_by=reading.split_by or columns.split_by,
     )
-    return source_of(table, wanted, known.name)
+    source = source_of(table, wanted, known.name)
+    return replace(source, notes=(*source.notes, *filter(None, (columns.note if as_named else "", lacking))))
+
+
+def with_client(table: DataTable, column: str) -> tuple[DataTable, str]:
+    """Return the rows of a table that name their client, and a note of how many others there are."""
+    if column not in table.frame:  # refused where columns are looked at
+        return table, ""
+    kept = table.frame[column].notna()
+    without = int((~kept).sum())
+    if not without:
+        return table, ""
+    note = f"{without:,} of {len(kept):,} rows name no client ('{column}' is empty) and are left out"
+    return replace(table, frame=table.frame[kept].reset_index(drop=True)), note

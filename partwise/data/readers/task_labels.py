@@ -29,9 +29,11 @@ class LabelColumn:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a source that follow from the labels."""
+        notes = (self.why,) if self.why else ()
+        fields = {"y": self.y, "classes": self.task.bins, "notes": notes}
         if isinstance(self.task, Classes):
-            return {"y": self.y, "classes": self.task.bins, "class_names": self.task.names, "task_note": self.why}
-        return {"y": self.y, "classes": self.task.bins, "own_task": self.task, "task_note": self.why}
+            return {**fields, "class_names": self.task.names}
+        return {**fields, "own_task": self.task}
 
 
 def of_table(table: DataTable, columns: Sequence[str], wanted: TaskName) -> LabelColumn:

@@ -35,7 +35,7 @@ TIMM = "timm:"
 
 
 def usual(shape: Shape, at_places: bool = False) -> str:
-    """Return the network for samples of a shape, where a data set names none; `at_places`: with a class at each place."""
+    """Return the network for samples of a shape, perhaps with a class at each place, where a data set names none."""
     if isinstance(shape, dict):
         raise several(shape)
     if at_places and len(shape) == 3:
