@@ -58,6 +58,13 @@ def one_tensor(x: Samples, what: str) -> Tensor:
     return x
 
 
+def beyond_end(series: Tensor) -> Tensor:
+    """Return (samples, steps) true for the steps of NaN with which a series (steps, features) ends; never its first."""
+    empty = series.isnan().flatten(2).all(2)
+    empty[:, 0] = False
+    return empty.flip(1).cumprod(1).flip(1).bool()
+
+
 def is_whole(tensor: Tensor) -> bool:
     """Return whether a tensor holds whole numbers that may stand for something, as tokens do; pixels are none."""
     return not tensor.is_floating_point() and tensor.dtype not in (torch.uint8, torch.bool)

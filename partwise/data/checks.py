@@ -9,7 +9,7 @@ from torch import Tensor
 
 from partwise.data.source import Source
 from partwise.errors import DataError, short
-from partwise.trees import tensors_of
+from partwise.trees import beyond_end, tensors_of
 
 STORED_TYPES = (torch.float32, torch.int64, torch.bool)  # of samples that are not images
 
@@ -60,6 +60,8 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
 def _check_finite(source: Source, x: Tensor, nan_allowed: bool) -> None:
     """Refuse NaN and infinity, naming the first."""
     odd = (torch.isinf(x) if nan_allowed else ~torch.isfinite(x)).numpy()
+    if x.ndim == 3:
+        odd = odd & ~beyond_end(x).numpy()[..., None]
     if odd.any():
         sample, *feature = np.unravel_index(odd.argmax(), odd.shape)
         named = source.feature_names and len(feature) == 1

@@ -22,7 +22,7 @@ from partwise.network.layers import HashedDropout, LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 from partwise.tasks import Task
-from partwise.trees import Samples, chosen, is_whole, joined, sample_shape, shape_text, tensors_of
+from partwise.trees import Samples, beyond_end, chosen, is_whole, joined, sample_shape, shape_text, tensors_of
 
 PROBE_REAL_ROWS, PROBE_ROWS = 4, 6
 SINGLE = torch.Size()  # the shape of a label that is one class
@@ -86,6 +86,25 @@ def check_and_measure(parts: Parts, x: Samples, task: Task, label: torch.Size = 
         layer = last_layer(modules[parts.chain[-1]], task.outputs)
         raise ConfigError(f"{wrong}: end it with {layer}, or ask for the number, def __init__(self, outputs)")
     return size
+
+
+def check_short_series(parts: Parts, source: Source) -> None:
+    """Refuse a network that computes with the NaN with which shorter series end."""
+    if isinstance(source.x, dict) or source.x.ndim != 3 or not source.x.is_floating_point():
+        return
+    short_ones = beyond_end(source.x)[:, -1].nonzero().flatten()[:1]
+    if not len(short_ones):
+        return
+    modules = parts.duplicate().modules
+    output: Any = source.x[short_ones].to(next(iter(parts.tensors().values())).dtype)
+    with torch.no_grad():
+        for part in parts.chain:
+            output = modules[part].eval()(output)
+    if output.isnan().any():
+        raise ConfigError(
+            "series of unequal length end with NaN, and so does what the network makes of one; choose model gru or "
+            "transformer, or leave out the steps where x.isnan() in your own network"
+        )
 
 
 def last_layer(head: nn.Module, outputs: int) -> str:

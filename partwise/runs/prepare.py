@@ -16,6 +16,7 @@ from partwise.engines.probe import (
     check_and_measure,
     check_repeatable,
     check_rows_first,
+    check_short_series,
     embeds,
     mixes_rows,
     samples_of,
@@ -116,6 +117,7 @@ def build_simulation(
         raise ConfigError("augment would move images and leave the classes of their pixels behind; leave it out")
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
+    check_short_series(parts, source)
     program, resolved = programmed(config, source, parts, probed, federation.clients, device)
     prepared, scope = program.parts, program.scope
     samples = torch.tensor([len(index) for index in here.train])
@@ -299,7 +301,8 @@ def draw(config: Config, source: Source, own: Network | None, probed: Samples) -
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
-        parts = models.build(network_name(config, source), shape, task.outputs, settings.batch_norm, settings.dropout)
+        name, options = network_name(config, source), (settings.batch_norm, settings.dropout, task.at_places)
+        parts = models.build(name, shape, task.outputs, *options)
         parts = parts.initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")

@@ -9,6 +9,7 @@ from torch import nn
 import partwise
 from partwise import ConfigError, Federation
 from partwise.network import models
+from partwise.tasks import Places
 from tests.support.runs import awkward_federation, simulate
 from tests.support.states import distance
 
@@ -20,6 +21,20 @@ def series() -> Federation:
     """Images of the usual federation, line by line."""
     federation = awkward_federation(validated=2)
     return replace(federation, source=replace(federation.source, x=federation.source.x[:, 0].float()))
+
+
+def shorter(at_places: bool) -> Federation:
+    """The same with 1 to 8 lines; where each has a class, it is that of the next one, and the last has none."""
+    federation = series()
+    source = federation.source
+    there = torch.arange(8) <= torch.arange(len(source.y))[:, None] % 8
+    x = torch.where(there[..., None], source.x, torch.nan)
+    changes = {"x": x}
+    if at_places:
+        brightness = (x.mean(2).nan_to_num() // 64).long().roll(-1, 1)
+        y = torch.where(there & there.roll(-1, 1) & (torch.arange(8) < 7), brightness, -1)
+        changes |= {"y": y, "own_task": Places(tuple("abcd")), "model": ""}
+    return replace(federation, source=replace(source, **changes))
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedbabu", "fedproto"])
@@ -36,6 +51,42 @@ def test_workers_are_the_loop(name):
     settings = {**SETTINGS, "model": name}
     loop, workers = (simulate("fedper", None, series(), engine=engine, **settings) for engine in ("loop", "workers"))
     assert distance(loop, workers) == 0
+
+
+@pytest.mark.parametrize("at_places", [False, True], ids=["classes", "places"])
+@pytest.mark.parametrize("name", NAMES)
+def test_all_engines_end_equal_on_series_of_unequal_length(name, at_places):
+    loop, vector, workers = (
+        simulate("fedper", None, shorter(at_places), engine=engine, **{**SETTINGS, "model": name})
+        for engine in ("loop", "vector", "workers")
+    )
+    assert distance(loop, vector) < 1e-10
+    assert distance(loop, workers) == 0
+    assert all(copies.values.isfinite().all() for copies in loop.server.copies.values())
+
+
+@pytest.mark.parametrize("at_places", [False, True], ids=["classes", "places"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_follows_a_series_changes_nothing(name, at_places):
+    """A series that ends with NaN gives what it gives alone, with gradients that are finite."""
+    parts = models.build(name, (20, 3), 5, at_places=at_places).initialise(0)
+    net = nn.Sequential(*(parts.modules[part] for part in parts.chain)).double()
+    x = torch.arange(120).view(2, 20, 3).double().sin()
+    x[0, 12:] = torch.nan
+    padded = net(x)
+    padded[0][..., 0].sum().backward()
+    assert all(value.grad.isfinite().all() for value in net.parameters())
+    if name == "transformer":
+        positions = parts.modules["body"].positions
+        positions.weight = nn.Parameter(positions.weight[:12].detach())
+    alone = net(x[:1, :12])[0]
+    assert torch.allclose(padded[0][:, :12] if at_places else padded[0], alone, atol=1e-12)
+
+
+def test_other_networks_are_refused_for_series_of_unequal_length():
+    line = "^series of unequal length end with NaN, and so does what the network makes of one; choose model gru or"
+    with pytest.raises(ConfigError, match=line):
+        simulate("fedavg", None, shorter(at_places=False), model="mlp-100")
 
 
 def test_sizes():

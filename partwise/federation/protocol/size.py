@@ -17,7 +17,8 @@ def check_size(config: Config, source: Source, most: int, who: str) -> None:
     own = network_in_file(settings.model)
     with torch.device("meta"), located("while its size is computed, on torch's device meta"):
         if own is None:
-            parts = models.build(name, shape, source.task.outputs, settings.batch_norm, settings.dropout)
+            options = settings.batch_norm, settings.dropout, source.task.at_places
+            parts = models.build(name, shape, source.task.outputs, *options)
         else:
             parts = own_parts(own, settings.model, network_arguments(source), config.run.seed)
     size = sum(value.numel() for value in parts.tensors().values()) * (8 if double else 4)

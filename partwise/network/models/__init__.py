@@ -30,7 +30,6 @@ NETWORKS = {
     "transformer": "sequences",
     "unet": "unet",
 }
-AT_PLACES = ("unet",)  # what gives a class for each place of a sample, and nothing else
 TIMM = "timm:"
 
 
@@ -38,8 +37,8 @@ def usual(shape: Shape, at_places: bool = False) -> str:
     """Return the network for samples of a shape, perhaps with a class at each place, where a data set names none."""
     if isinstance(shape, dict):
         raise several(shape)
-    if at_places and len(shape) == 3:
-        return "unet"
+    if at_places:
+        return "unet" if len(shape) == 3 else "gru"
     if len(shape) != 3:
         return "tabular" if len(shape) == 1 else "mlp-100"
     return "cnn-digits" if min(shape[1:]) < 16 else "convnet-f" if min(shape[1:]) < 32 else "cnn-5x5"
@@ -53,8 +52,13 @@ def several(shape: dict[str, tuple[int, ...]]) -> ConfigError:
     )
 
 
-def build(name: str, shape: Shape, classes: int, norm: bool = False, dropout: float = 0.0) -> "Parts":
-    """Return a model by name, not yet drawn. `norm`: batch-norm after every convolution; `dropout`: before the head."""
+def build(
+    name: str, shape: Shape, classes: int, norm: bool = False, dropout: float = 0.0, at_places: bool = False
+) -> "Parts":
+    """Return a model by name, not yet drawn.
+
+    `norm`: batch-norm after every convolution; `dropout`: before the head; `at_places`: for a class at each place.
+    """
     if isinstance(shape, dict):
         raise several(shape)
     if name.startswith(TIMM):
@@ -64,4 +68,5 @@ def build(name: str, shape: Shape, classes: int, norm: bool = False, dropout: fl
     if name not in NETWORKS:
         raise ConfigError(unknown("model", name, ["auto", "cnn", *NETWORKS, "timm:NAME", "FILE.py:NAME"]))
     function = getattr(import_module(f"{__name__}.{NETWORKS[name]}"), name.replace("-", "_"))
-    return function(shape, classes, norm=norm, dropout=dropout)
+    of_series = {"at_places": at_places} if NETWORKS[name] == "sequences" else {}  # others give the one or the other
+    return function(shape, classes, norm=norm, dropout=dropout, **of_series)
