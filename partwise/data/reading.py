@@ -23,6 +23,7 @@ class Reading:
     drop: tuple[str, ...] = ()  # columns of a table that are no features
     column: str | None = None  # the column of a table by which samples are divided: no feature either
     missing: Literal["refuse", "mean"] = "refuse"  # what becomes of a table's empty cells
+    categories: Literal["columns", "codes"] = "columns"  # what a table's texts become
     allow_nonfinite: bool = False  # NaN and infinity are let through
     split_by: str | None = None  # the column of a table whose equal values stay on one side of every split
     test_after: str | None = None  # COLUMN=FIRST: rows from this date or number on are for testing
@@ -39,7 +40,7 @@ class Reading:
     def refuse_what_is_for_tables(self, what: str) -> None:
         """Refuse settings about columns for data that are not a table: they would have no effect."""
         usual = Reading()
-        names = ("label", "drop", "missing", "split_by", "test_after")
+        names = ("label", "drop", "missing", "categories", "split_by", "test_after")
         given = [name for name in names if getattr(self, name) != getattr(usual, name)]
         if given:
             raise ConfigError(f"{', '.join(given)}: applies only to tables, and {what} is not one; remove it")

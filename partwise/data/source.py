@@ -68,13 +68,16 @@ class Source:
     def normalisation(self) -> tuple[Samples, Samples]:
         """Return centre and scale as tensors that go with those of a mini-batch: the network sees (x - centre) / scale.
 
-        Where samples have several tensors, pixels are seen as -1 .. 1 and numbers as they are.
+        Where samples have several tensors, pixels are seen as -1 .. 1, and numbers as they are unless of a table.
         """
         if isinstance(self.x, dict):
             middle = torch.tensor(self.white / 2)
             pixels = {name: tensor.dtype == torch.uint8 for name, tensor in self.x.items()}
             centre = {name: middle if of else torch.tensor(0.0) for name, of in pixels.items()}
-            return centre, {name: middle if of else torch.tensor(1.0) for name, of in pixels.items()}
+            scale = {name: middle if of else torch.tensor(1.0) for name, of in pixels.items()}
+            if self.table is not None and "numbers" in self.x:
+                centre["numbers"], scale["numbers"] = torch.tensor(self.centre), torch.tensor(self.scale)
+            return centre, scale
         channels = (-1, *[1] * (self.x.ndim - 2))
         return torch.tensor(self.centre).view(channels), torch.tensor(self.scale).view(channels)
 
@@ -85,8 +88,8 @@ class Source:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Return the names of a table's features, in the order of x; () for other data."""
-        return self.table.features if self.table else ()
+        """Return the names of a table's features, in the order of x, without codes of texts; () for other data."""
+        return () if self.table is None else self.table.numbers if self.table.codes else self.table.features
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -96,7 +99,12 @@ class Source:
     @property
     def feature_columns(self) -> tuple[str, ...]:
         """Return the column of each feature: the column itself, or that of the text `column=text`."""
-        return self.table.columns if self.table else ()
+        return () if self.table is None else self.table.numbers if self.table.codes else self.table.columns
+
+    @property
+    def code_sizes(self) -> tuple[int, ...]:
+        """Return how many codes each column of a table's texts has, where they are codes."""
+        return tuple(self.table.code_sizes.values()) if self.table is not None and self.table.codes else ()
 
     @property
     def transform(self) -> Transform:

@@ -27,7 +27,8 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     source = federation.source
     if not source.standardise:
         return federation
-    x = one_tensor(source.x, "standardisation")
+    x = source.x["numbers"] if isinstance(source.x, dict) and source.code_sizes else source.x
+    x = one_tensor(x, "standardisation")
     total = merged(client_moments(x[own], source, few, rare) for own in federation.train)
     centre, scale = centre_and_scale(total)
     if fill or few > 1:
@@ -38,7 +39,8 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     if fill:
         mean = centre.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
         x = torch.where(x.isnan(), mean, x)
-    source = replace(source, x=x, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
+    samples = {**source.x, "numbers": x} if isinstance(source.x, dict) else x
+    source = replace(source, x=samples, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
     return replace(federation, source=source)
 
 

@@ -4,7 +4,8 @@ A table's reader fits its transform: the columns of numbers, and the texts of ea
 only the form of a sample. Nothing is standardised here: networks do that.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from partwise.data.readers.frames import DataTable
 from partwise.errors import DataError
-from partwise.trees import is_whole
+from partwise.trees import Samples, is_whole, one_tensor
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # PIL's mode for each number of channels
@@ -23,10 +24,25 @@ BYTE = 255.0  # the brightest value of an image file
 
 @dataclass(frozen=True)
 class TableTransform:
-    """Rows of a table: a number is one feature, a text is one for each of its values."""
+    """Rows of a table: a number is one feature, a text is one for each of its values.
+
+    With `codes`, samples have several tensors: `numbers`, and for each column of texts the number of its text.
+    """
 
     features: tuple[str, ...]  # in the order of a sample
     columns: tuple[str, ...]  # of each feature: the column itself, or that of the text `column=text`
+    codes: bool = False
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Return the columns that are features as they are."""
+        return tuple(own for own, column in zip(self.features, self.columns, strict=True) if own == column)
+
+    @property
+    def code_sizes(self) -> dict[str, int]:
+        """Return how many codes each column of texts has: its texts, from 1, and 0 for no or another text."""
+        number = Counter(column for own, column in zip(self.features, self.columns, strict=True) if own != column)
+        return {column: texts + 1 for column, texts in number.items()}
 
     def is_number(self, column: str) -> bool:
         """Return whether a column is a feature as it is."""
@@ -37,8 +53,10 @@ class TableTransform:
         own = zip(self.features, self.columns, strict=True)
         return [feature.removeprefix(f"{column}{TEXT}") for feature, of in own if of == column]
 
-    def apply(self, table: DataTable) -> Tensor:
+    def apply(self, table: DataTable) -> Samples:
         """Return (rows, features) float32: NaN for an empty number, zeros for a text that is empty or unknown."""
+        if self.codes:
+            return self.coded(table)
         x = np.zeros((len(table.frame), len(self.features)), np.float32)
         place = {feature: number for number, feature in enumerate(self.features)}
         for column in dict.fromkeys(self.columns):
@@ -51,6 +69,17 @@ class TableTransform:
                 if text in known:
                     x[rows, known[text]] = 1
         return torch.from_numpy(x)
+
+    def coded(self, table: DataTable) -> dict[str, Tensor]:
+        """Return `numbers` (rows, numbers) float32, if there are some, and `categories` (rows, columns) int64."""
+        codes = np.zeros((len(table.frame), len(self.code_sizes)), np.int64)
+        for place, column in enumerate(self.code_sizes):
+            known = {text: code for code, text in enumerate(self.texts(column), 1)}
+            for text, rows in table.texts(column).items():
+                codes[rows, place] = known.get(text, 0)
+        numbers = replace(self, features=self.numbers, columns=self.numbers, codes=False)
+        own = {"numbers": one_tensor(numbers.apply(table), "a table")} if self.numbers else {}
+        return {"categories": torch.from_numpy(codes), **own}
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
     check_kind(saved, source.name, table=source.table is not None)
     transform = manifest.input.transform
     table = transform if isinstance(transform, TableTransform) else None
+    if table is not None and (table.codes or source.code_sizes):
+        raise ConfigError("newcomers cannot join a run with categories = codes yet; run with categories = columns")
     if table is not None:
         check_features(source, table)
     elif source.transform != transform:

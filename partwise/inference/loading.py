@@ -162,7 +162,8 @@ def program_of(saved: RunModels, config: Config, network: Network | None) -> tup
     manifest = saved.manifest
     x, y = zeros(manifest.input, SAMPLES), torch.zeros(SAMPLES, dtype=torch.int64)
     centre, scale = tuple(manifest.standardise.centre), tuple(manifest.standardise.scale)
-    source = Source(manifest.data, x, y, len(manifest.classes), SAMPLES, centre, scale)
+    table = manifest.input.transform if isinstance(manifest.input, TableInput) else None
+    source = Source(manifest.data, x, y, len(manifest.classes), SAMPLES, centre, scale, table=table)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     program, plans = programmed(config, source, parts, probed, len(manifest.clients), torch.device("cpu"))
@@ -178,6 +179,10 @@ def zeros(given: TableInput | ImageInput | ArrayInput | NamedInput, samples: int
     """Return samples of zeros, as the run's data set would hold them."""
     if isinstance(given, NamedInput):
         return {n: torch.zeros(samples, *own, dtype=getattr(torch, given.types[n])) for n, own in given.shapes.items()}
+    if isinstance(given, TableInput) and given.codes:
+        numbers, codes = len(given.transform.numbers), len(given.transform.code_sizes)
+        x = {"categories": torch.zeros(samples, codes, dtype=torch.int64), "numbers": torch.zeros(samples, numbers)}
+        return x if numbers else {"categories": x["categories"]}
     whole = isinstance(given, ArrayInput) and given.whole
     return torch.zeros(samples, *given.shape, dtype=torch.int64 if whole else torch.float32)
 

@@ -34,7 +34,10 @@ class Tables:
         self.check_columns(table)
         for column in self.input.different_columns:
             self.check_kind(table, column)
-        return without_names(self.checked(self.input.transform.apply(table), table))
+        x = self.input.transform.apply(table)
+        if isinstance(x, dict):
+            return without_names({**x, "numbers": self.checked(x["numbers"], table)} if "numbers" in x else x)
+        return without_names(self.checked(x, table))
 
     def table(self, samples: Any) -> DataTable:
         """Return the given samples as a table."""
@@ -87,6 +90,7 @@ class Tables:
         odd = (~x.isfinite()).T.nonzero()  # column by column
         if len(odd) and not self.input.nonfinite:
             feature, row = odd[0].tolist()
-            where = table.cell(row, self.input.columns[feature])
+            columns = self.input.transform.numbers if self.input.codes else self.input.columns
+            where = table.cell(row, columns[feature])
             raise DataError(f"{where}: empty or not finite; the model needs a number")
         return x

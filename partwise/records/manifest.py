@@ -64,6 +64,7 @@ class TableInput(Record):
     missing: Literal["refuse", "mean"]  # what becomes of empty numbers
     nonfinite: bool  # NaN and infinity are let through
     other_texts: Literal["refuse", "zeros"] = "refuse"  # zeros: as a silo trained on texts that no silo may name
+    codes: bool = False  # texts are numbers in a tensor of their own; others are 0
 
     def __post_init__(self) -> None:
         if len(self.features) != len(self.columns):
@@ -74,7 +75,7 @@ class TableInput(Record):
     @property
     def transform(self) -> TableTransform:
         """Return what makes samples of rows."""
-        return TableTransform(tuple(self.features), tuple(self.columns))
+        return TableTransform(tuple(self.features), tuple(self.columns), self.codes)
 
     @property
     def different_columns(self) -> list[str]:

@@ -103,6 +103,7 @@ def reading(settings: Data) -> Reading:
         drop=tuple(name.strip() for name in settings.drop.split(",")) if settings.drop else (),
         column=rule.removeprefix("column:") if rule.startswith("column:") else None,
         missing=settings.missing,
+        categories=settings.categories,
         allow_nonfinite=settings.allow_nonfinite_data,
         split_by=settings.split_by,
         test_after=settings.test_after,

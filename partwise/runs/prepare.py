@@ -301,7 +301,8 @@ def draw(config: Config, source: Source, own: Network | None, probed: Samples) -
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
-        name, options = network_name(config, source), (settings.batch_norm, settings.dropout, task.at_places)
+        name = network_name(config, source)
+        options = settings.batch_norm, settings.dropout, task.at_places, source.code_sizes
         parts = models.build(name, shape, task.outputs, *options)
         parts = parts.initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:

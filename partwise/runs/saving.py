@@ -240,7 +240,8 @@ def input_of(
             beside=list(dict.fromkeys([*(source.no_features or (data.label, *dropped)), *source.columns, *beside])),
             missing=data.missing,
             nonfinite=data.allow_nonfinite_data,
-            other_texts="zeros" if federation.holds == "some" else "refuse",
+            other_texts="zeros" if federation.holds == "some" or transform.codes else "refuse",
+            codes=transform.codes,
         )
     if isinstance(transform, ImageTransform):
         usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None

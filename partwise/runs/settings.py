@@ -77,6 +77,11 @@ class Data(Checked):
     missing: Literal["refuse", "mean"] = option(
         "refuse", "Tables: how to treat empty cells; mean fills in the mean of the column."
     )
+    categories: Literal["columns", "codes"] = option(
+        "columns",
+        "Tables: what texts become. columns: a feature for each text; codes: numbers that model tabular-embedding "
+        "looks up.",
+    )
     image_size: int | None = option(
         None,
         "Images: resize to squares with sides of this many pixels; unset: the data set's usual size.",

@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from partwise.runs.result import Models
 from partwise.runs.simulation import Simulation
+from partwise.trees import chosen
 
 if TYPE_CHECKING:
     from partwise.engines.engine import Engine
@@ -31,7 +32,7 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
     source = simulation.federation.source
     for client, model in Models(simulation).some(simulation.server.eligible.tolist()).items():
         result.update({f"model {client}/{name}": value for name, value in model.tensors.items()})
-        result[f"model {client}/logits"] = model(source.x[simulation.federation.test[client]]).detach()
+        result[f"model {client}/logits"] = model(chosen(source.x, simulation.federation.test[client])).detach()
     for row in simulation.history.rows:
         told = {key: value for key, value in row.items() if key not in ("seconds", "groups")}  # a relay may be FedAvg
         result.update(numbers(f"round {row['round']}", told))

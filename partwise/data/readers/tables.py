@@ -32,7 +32,8 @@ from partwise.data.transforms import TEXT, TableTransform
 from partwise.errors import DataError, needed, one_line, unknown
 
 CLIENT_COLUMN = "client"  # the column that divides a table among clients where nobody names one
-TEXTS = 50  # more different texts are no feature
+TEXTS = 50  # more different texts are no feature,
+CODED_TEXTS = 1000  # or where they become codes
 SEPARATORS = (",", ";", "\t", "|")
 TEXT_PIECE = 1 << 20  # bytes of a text that are looked at together
 CELL = 64  # bytes that pandas may take for one cell of a text
@@ -204,9 +205,9 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
         train=len(label.y),
         centre=(0.0,),
         scale=(1.0,),
-        model="tabular",
+        model="tabular-embedding" if transform.codes else "tabular",
         table=transform,
-        standardise=True,
+        standardise=bool(transform.numbers) or not transform.codes,
         no_features=tuple(apart),
         **label.fields(),
     )
@@ -266,7 +267,11 @@ def fit_table(table: DataTable, columns: Iterable[str], reading: Reading) -> Tab
             features += [(feature, column) for feature in _features(table, column, reading)]
     if problems:
         raise DataError(*problems)
-    return TableTransform(tuple(feature for feature, _ in features), tuple(column for _, column in features))
+    coded = reading.categories == "codes"
+    transform = TableTransform(tuple(own for own, _ in features), tuple(column for _, column in features), coded)
+    if coded and not transform.code_sizes:
+        raise DataError(f"{table.where}: categories = codes, but no feature is a text; leave it out")
+    return transform
 
 
 def _features(table: DataTable, column: str, reading: Reading) -> list[str]:
@@ -276,7 +281,8 @@ def _features(table: DataTable, column: str, reading: Reading) -> list[str]:
         _check_numbers(table, column, reading)
         return [column]
     if kind in TEXT_KINDS:
-        return [f"{column}{TEXT}{text}" for text in _texts(table, column)]
+        most = TEXTS if reading.categories == "columns" else CODED_TEXTS
+        return [f"{column}{TEXT}{text}" for text in _texts(table, column, most)]
     raise DataError(
         f"{table.column(column)}: {kind}, neither numbers nor texts; leave the column out: --drop {column!r}"
     )
@@ -301,7 +307,7 @@ def _check_numbers(table: DataTable, column: str, reading: Reading) -> None:
         )
 
 
-def _texts(table: DataTable, column: str) -> tuple[str, ...]:
+def _texts(table: DataTable, column: str, most: int) -> tuple[str, ...]:
     """Return the different texts of a column, sorted; refuse one that looks like numbers with a mistake among them."""
     pandas, values = needed("pandas", "tables"), table.frame[column]
     present = values.notna().to_numpy()
@@ -319,7 +325,7 @@ def _texts(table: DataTable, column: str) -> tuple[str, ...]:
         what = f"{values.iloc[rows[0]]!r} is a number with a comma; write a point{table.also(rows)}"
         raise DataError(f"{table.cell(int(rows[0]), column)}: {what}")
     _, names = encode_labels(values[present].drop_duplicates().to_numpy(), table.column(column))
-    if len(names) > TEXTS:
-        many = f"{len(names):,} different texts, more than {TEXTS}"
+    if len(names) > most:
+        many = f"{len(names):,} different texts, more than {most:,}"
         raise DataError(f"{table.column(column)}: {many}; leave it out: --drop {column!r}")
     return names

@@ -17,7 +17,7 @@ def check_size(config: Config, source: Source, most: int, who: str) -> None:
     own = network_in_file(settings.model)
     with torch.device("meta"), located("while its size is computed, on torch's device meta"):
         if own is None:
-            options = settings.batch_norm, settings.dropout, source.task.at_places
+            options = settings.batch_norm, settings.dropout, source.task.at_places, source.code_sizes
             parts = models.build(name, shape, source.task.outputs, *options)
         else:
             parts = own_parts(own, settings.model, network_arguments(source), config.run.seed)

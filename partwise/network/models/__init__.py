@@ -21,6 +21,7 @@ NETWORKS = {
     "cnn-digits": "convolutional",
     "mlp-100": "multilayer",
     "tabular": "multilayer",
+    "tabular-embedding": "multilayer",
     "cnn-5x5": "convolutional",
     "convnet-f": "convolutional",
     "convnet-c": "convolutional",
@@ -53,12 +54,23 @@ def several(shape: dict[str, tuple[int, ...]]) -> ConfigError:
 
 
 def build(
-    name: str, shape: Shape, classes: int, norm: bool = False, dropout: float = 0.0, at_places: bool = False
+    name: str,
+    shape: Shape,
+    classes: int,
+    norm: bool = False,
+    dropout: float = 0.0,
+    at_places: bool = False,
+    code_sizes: tuple[int, ...] = (),
 ) -> "Parts":
     """Return a model by name, not yet drawn.
 
-    `norm`: batch-norm after every convolution; `dropout`: before the head; `at_places`: for a class at each place.
+    `norm`: batch-norm after every convolution; `dropout`: before the head; `at_places`: for a class at each place;
+    `code_sizes`: how many codes each column of a table's texts has.
     """
+    if name == "tabular-embedding":
+        from partwise.network.models.multilayer import tabular_embedding
+
+        return tabular_embedding(shape, classes, code_sizes, norm, dropout)
     if isinstance(shape, dict):
         raise several(shape)
     if name.startswith(TIMM):
