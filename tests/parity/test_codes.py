@@ -12,7 +12,9 @@ from partwise import ConfigError
 from partwise.data import load
 from partwise.data.readers.tables import CODED_TEXTS, TEXTS
 from partwise.errors import DataError
+from partwise.federation.protocol.launch import Members, federated
 from partwise.network import models
+from partwise.runs.config import make_config
 from tests.support.files import refusal
 from tests.support.runs import simulate
 from tests.support.states import distance
@@ -127,3 +129,5 @@ def test_what_does_not_fit_is_refused_in_one_line(path, tmp_path):
         partwise.run("fedavg", data=path, model="tabular-embedding", rounds=1, missing="mean")
     with pytest.raises(ConfigError, match="which no built-in network takes"):
         partwise.run("fedavg", data=path, model="tabular", rounds=1, **COLUMNS)
+    with pytest.raises(ConfigError, match=r"^categories = codes works in simulations only so far"):
+        federated(make_config("fedavg", {"categories": "codes"}), Members(None, "run", None, []))

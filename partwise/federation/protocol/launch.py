@@ -242,6 +242,8 @@ def on_server(config: Config) -> Config:
 
 def federated(config: Config, members: Members, before: Any = None) -> Simulation:
     """Return a run over nodes, ready for round 0."""
+    if config.data.categories == "codes":
+        raise ConfigError("categories = codes works in simulations only so far; over nodes, texts are columns")
     config = on_server(config)
     agreed = members.joined()
     check_names(config.method.per_client, agreed.names)
