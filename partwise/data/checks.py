@@ -11,7 +11,7 @@ from partwise.data.source import Source
 from partwise.errors import DataError, short
 from partwise.trees import tensors_of
 
-STORED_TYPES = (torch.float32, torch.int64, torch.bool)  # of samples that are not images
+STORED_TYPES = (torch.float32, torch.int64)  # of samples that are not images
 
 
 def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse") -> Source:
@@ -23,7 +23,7 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
     for own in tensors_of(x):
         if (own.dtype, own.ndim) != (torch.uint8, 4) and (own.dtype not in STORED_TYPES or own.ndim < 2):
             raise DataError(
-                f"{where}: x must be uint8 images or rows of float32, int64 or bool, got {own.dtype} of shape "
+                f"{where}: x must be uint8 images or rows of float32 or int64, got {own.dtype} of shape "
                 f"{tuple(own.shape)}"
             )
         if len(y) != len(own):

@@ -73,10 +73,10 @@ def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
     check_kind(saved, source.name, table=source.table is not None)
     transform = manifest.input.transform
     table = transform if isinstance(transform, TableTransform) else None
+    theirs = transform.shapes if isinstance(transform, NamedTransform) else tuple(manifest.input.shape)
     if table is not None:
         check_features(source, table)
-    elif source.transform != transform:
-        theirs = transform.shapes if isinstance(transform, NamedTransform) else tuple(manifest.input.shape)
+    elif source.shape != theirs:
         raise DataError(
             f"'{source.name}' has samples of the shape {shape_text(source.shape)}, the run's are {shape_text(theirs)}"
         )

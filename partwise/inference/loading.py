@@ -160,7 +160,7 @@ def imported(where: str | None, what: str) -> Any:
 def program_of(saved: RunModels, config: Config, network: Network | None) -> tuple[ClientProgram, list[Plan]]:
     """Return what clients run, with samples of zeros in place of the run's data, and its stages."""
     manifest = saved.manifest
-    x, y = zeros(manifest.input, SAMPLES), torch.zeros(SAMPLES, dtype=torch.int64)
+    x, y = zero_samples(manifest.input, SAMPLES), torch.zeros(SAMPLES, dtype=torch.int64)
     centre, scale = tuple(manifest.standardise.centre), tuple(manifest.standardise.scale)
     source = Source(manifest.data, x, y, len(manifest.classes), SAMPLES, centre, scale)
     probed = samples_of(source)
@@ -174,7 +174,7 @@ def program_of(saved: RunModels, config: Config, network: Network | None) -> tup
     return program, plans
 
 
-def zeros(given: TableInput | ImageInput | ArrayInput | NamedInput, samples: int) -> Samples:
+def zero_samples(given: TableInput | ImageInput | ArrayInput | NamedInput, samples: int) -> Samples:
     """Return samples of zeros, as the run's data set would hold them."""
     if isinstance(given, NamedInput):
         return {n: torch.zeros(samples, *own, dtype=getattr(torch, given.types[n])) for n, own in given.shapes.items()}

@@ -15,7 +15,7 @@ from partwise.inference.tables import Tables
 from partwise.records.manifest import ImageInput, ModelManifest, NamedInput, TableInput
 from partwise.runs.result import PersonalModel
 from partwise.runs.saving import ENDING, EXTRA
-from partwise.trees import Samples, split_samples
+from partwise.trees import Samples, in_pieces
 
 PREDICTED_TOGETHER = 256  # samples that are predicted at once
 
@@ -79,7 +79,7 @@ class ServedModel(nn.Module):
         """Return (samples, classes) of samples as the data set holds them."""
         device = self.personal.counts.device
         with torch.no_grad():
-            logits = [self(rows).cpu() for rows in split_samples(x, PREDICTED_TOGETHER, device)]
+            logits = [self(rows).cpu() for rows in in_pieces(x, PREDICTED_TOGETHER, device)]
         return torch.cat(logits).double().softmax(1).numpy()
 
     def extra_repr(self) -> str:

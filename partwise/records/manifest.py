@@ -118,7 +118,7 @@ class NamedInput(Record):
     kind: Literal["named"] = "named"
     shape: list[int]  # none: each array has its own
     shapes: dict[str, list[int]]  # of a sample, by name
-    types: dict[str, str]  # of torch, by name: float32, int64, bool or uint8
+    types: dict[str, str]  # of torch, by name: float32, int64 or uint8
 
     @property
     def transform(self) -> NamedTransform:

@@ -94,7 +94,7 @@ class PersonalModel(nn.Module):
         """Return samples as the network takes them, from samples as the data set holds them."""
 
         def of_tensor(name: str, tensor: Tensor) -> Tensor:
-            if tensor.dtype is torch.bool or (self.embeds and is_whole(tensor)):
+            if self.embeds and is_whole(tensor):
                 return tensor
             return (tensor.to(self.dtype) - getattr(self, f"centre{name}")) / getattr(self, f"scale{name}")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -18,20 +18,30 @@ from partwise.tasks import Classes, Labels, Numbers, Places, Task
 NUMBERED = 100  # more different numbers in a table's column are no classes, but a quantity
 
 
+class LabelFields(TypedDict, total=False):
+    """Fields of a source."""
+
+    y: Tensor
+    classes: int
+    class_names: tuple[str, ...]
+    own_task: Task | None
+    task_note: str
+
+
 @dataclass(frozen=True)
 class LabelColumn:
     """The labels of all samples, and what they are."""
 
     y: Tensor
     task: Task
-    named: bool = True  # classes have names
     why: str = ""  # the task was chosen by the labels
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> LabelFields:
         """Return the fields of a source that follow from the labels."""
+        shared = LabelFields(y=self.y, classes=self.task.bins, task_note=self.why)
         if isinstance(self.task, Classes):
-            return {"y": self.y, "classes": self.task.bins, "class_names": self.task.names, "task_note": self.why}
-        return {"y": self.y, "classes": self.task.bins, "own_task": self.task, "task_note": self.why}
+            return {**shared, "class_names": self.task.names}
+        return {**shared, "own_task": self.task}
 
 
 def of_table(table: DataTable, columns: Sequence[str], wanted: TaskName) -> LabelColumn:
