@@ -24,6 +24,7 @@ class Numbers(Task):
     scale: tuple[float, ...] = ()
 
     kind: ClassVar[str] = "numbers"
+    bins_are: ClassVar[str] = "a range of the first number; unknown ones are in the first"
 
     @classmethod
     def of(cls, y: Tensor, names: tuple[str, ...]) -> "Numbers":
