@@ -94,9 +94,13 @@ class RunFiles:
 
     @property
     def metric(self) -> str:
-        """Return the metric by which it is compared; accuracy in its settings stands for what its task ranks by."""
-        metric = self.compared[1] if self.compared else self.given.metric
-        return metric if metric in METRICS_OF[self.task] else RANKING[self.task]
+        """Return the metric by which it is compared."""
+        return self.compared[1] if self.compared else self.own_metric
+
+    @property
+    def own_metric(self) -> str:
+        """Return the metric of its settings, where accuracy stands for what the run's task ranks by."""
+        return self.given.metric if self.given.metric in METRICS_OF[self.task] else RANKING[self.task]
 
     @property
     def task(self) -> str:
@@ -132,7 +136,8 @@ class RunFiles:
     def common(self) -> dict[str, object]:
         """Return its settings, without those in which equal runs differ."""
         tables = self.settings.values()
-        return {key: value for table in tables for key, value in table.items() if key not in NOT_COMPARED}
+        found = {key: value for table in tables for key, value in table.items() if key not in NOT_COMPARED}
+        return found | ({"metric": self.own_metric} if "metric" in found else {})
 
     def over_rounds(self, moment: str) -> dict[int, float]:
         """Return its values by round, where it was evaluated; NaN where there was no number to give.
@@ -251,7 +256,7 @@ def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:
     if len(moments) == len(metrics) == 1:
         return runs
     moment = moments.pop() if len(moments) == 1 else RunSettings.moment
-    metric = metrics.pop() if len(metrics) == 1 else RunSettings.metric
+    metric = metrics.pop() if len(metrics) == 1 else RANKING[runs[0].task]
     return [
         run if (run.moment, run.metric) == (moment, metric) else replace(run, compared=(moment, metric)) for run in runs
     ]

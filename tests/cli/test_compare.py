@@ -297,3 +297,11 @@ def test_standings_by_another_metric():
     first, second = ranked(runs)
     assert (first["method"], first["last"], first["best"], first["accuracy"]) == ("bad", 0.5, 0.5, 0.5)
     assert (second["method"], second["last"], second["accuracy"]) == ("good", 0.25, 0.75)
+
+
+def test_what_ranks_clients_is_read_by_its_earlier_name():
+    old = summary("local", 0.5, 0.5, clients=[0.25, None])  # as `client_accuracy`
+    assert old.client_scores == [0.25, None]
+    written = old.as_json()
+    assert written["client_scores"] == [0.25, None] and "client_accuracy" not in written
+    assert RunSummary.from_json(written).client_scores == old.client_scores

@@ -103,6 +103,27 @@ def test_the_choice_never_looks_at_test_data():
     assert sweeps.test_values(lucky) == {0: 0.9, 1: 0.9}
 
 
+def of_numbers(lr, *values):
+    """A trial with an RMSE on validation and on test data for each seed."""
+    found = trial("fedper", {"lr": lr}, *[None] * len(values))
+    for seed, (validation, last) in enumerate(values):
+        one = summary("fedper", seed, validation, 0.0)
+        scores = MomentScores.from_json({"rmse": last, "rmse_mean": last, "rmse_std": 0.0, "clients": 4})
+        headline = {"received": Headline(best=scores, last=scores)}
+        found.summaries.append(replace(one, metric="rmse", task="numbers", moments=headline))
+    return found
+
+
+def test_of_errors_the_lowest_is_chosen():
+    lucky, sound = of_numbers(1.0, (2.0, 0.5), (2.0, 0.5)), of_numbers(0.1, (1.5, 3.0), (0.5, 3.0))
+    assert choose_trials([lucky, sound]) == {(): {"fedper": sound}}
+    assert (lucky.rank, sound.rank, lucky.validation) == (-2.0, -1.0, 2.0)
+    cells = sweeps.sweep_table([lucky, sound], ["lr"])
+    assert cells.rows[0][:5] == ["FedPer", "3.000 ± 0.000", "1.000", "0.1", "2"]
+    assert cells.ranked == {"test": -1, "mean": -1}
+    assert any(note.startswith("test: RMSE of LM received after the last round") for note in cells.notes)
+
+
 def test_clients_that_were_held_out_have_a_column():
     one, other = trial("fedper", {"lr": 1}, (0.5, 0.6)), trial("local", {}, (0.4, 0.5))
     assert "LM joined" not in sweeps.sweep_table([one, other], ["lr"]).header

@@ -26,6 +26,12 @@ def test_the_best_is_bold_and_the_second_underlined():
     ]
 
 
+def test_where_lower_is_better_the_lowest_is_bold():
+    rows = [["a", "2.000", "1"], ["b", "10.50", "1"], ["c", "1.500", "1"]]
+    markdown = cells(rows, {"last": -1}).to_markdown().splitlines()
+    assert [line.split(" | ")[1] for line in markdown[6:9]] == ["<u>2.000</u>", "10.50", "**1.500**"]
+
+
 def test_numbers_that_look_alike_are_marked_alike():
     rows = [["a", "2.00", "1"], ["b", "2.00", "1"], ["c", "1.00", "1"], ["d", "0.50", "1"]]
     markdown = cells(rows, {"last": 1}).to_markdown().splitlines()
