@@ -71,7 +71,7 @@ class Numbers(Task):
     @property
     def wanted(self) -> str:
         """Return what the data need of the network's output, for an error."""
-        return f"{self.outputs} numbers ({', '.join(self.names[:4])})"
+        return f"{self.outputs} number{'s' * (self.outputs > 1)} ({', '.join(self.names[:4])})"
 
     def check(self, y: Tensor) -> str:
         """Return what is wrong with the labels of a data set; '' if nothing is."""

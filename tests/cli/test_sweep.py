@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from partwise.cli import main
@@ -205,6 +206,21 @@ def test_a_search_gives_every_method_the_same_budget_and_goes_on(tmp_path, capsy
     assert [row["method"] for row in rows] == ["local", "local", "fedprox", "fedprox"]
     assert [row["folder"] for row in rows[::2]] == [row["folder"] for row in first]
     assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_a_search_on_numbers_chooses_the_lowest_error(tmp_path, capsys):
+    x = np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32)
+    np.savez(tmp_path / "made.npz", x=x, y=x.sum(1) * 10 + 0.5)
+    arguments = ["sweep", "local", "fedavg", "--data", tmp_path / "made.npz", "--clients", "3", "--rounds", "2"]
+    arguments += ["--lr", "0.0001..0.2", "--search", "3", "--partition", "iid", "--quiet", "--out", tmp_path / "out"]
+    shown = succeed(capsys, *arguments)
+    rows = rows_of(tmp_path / "out" / "trials.csv")
+    for method in ("local", "fedavg"):
+        own = {float(row["validation"]): row for row in rows if row["method"] == method}
+        assert len(own) == 3 and [row for row in own.values() if row["chosen"] == "yes"] == [own[min(own)]]
+    chosen = rows_of(tmp_path / "out" / "table.csv")
+    assert float(chosen[0]["last"]) < float(chosen[1]["last"]) and chosen[0]["rmse_mean"]
+    assert "test: RMSE of LM received after the last round" in shown and " below " in shown
 
 
 def test_a_setting_that_diverges_is_out_and_a_method_without_any_is_an_error(tmp_path, capsys):
