@@ -269,7 +269,9 @@ def metrics_legend(names: Iterable[str], positive: str | None) -> str:
     """Return what some metrics mean, those of one meaning together; `positive` names the second of two classes."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        about = FIELDS[name].about if positive is None else FIELDS[name].of_two.format(positive)
+        own = FIELDS[name]
+        about = own.about if positive is None else own.of_two.format(positive)
+        about = ", ".join(filter(None, [about, "lower is better" if own.lower else ""]))
         if about:
             groups.setdefault(about, []).append(TITLES[name].removesuffix(" accuracy"))
     return "; ".join(f"{', '.join(titles)}: {about}" for about, titles in groups.items())

@@ -14,7 +14,7 @@ from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
 from partwise.network.view import Extras, Me, Net, PerClient, Received, Remembered, Tensors
-from partwise.records.metrics import FIELDS, RANKING
+from partwise.records.metrics import FIELDS, RANKING, TITLES
 from partwise.records.record import Json
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import ClientRecord, RunSummary
@@ -323,8 +323,9 @@ class Result:
         return draw_curves({label(self.config.name): [self.rounds]}, moment or run.moment, run.metric, axes)
 
     def __repr__(self) -> str:
-        last = {moment: headline.last.accuracy for moment, headline in self.summary.moments.items()}
-        shown = [f"{moment} {100 * accuracy:.2f} %" for moment, accuracy in last.items() if accuracy is not None]
+        last = {moment: headline.last.ranking for moment, headline in self.summary.moments.items()}
+        metric = RANKING[self.summary.task]
+        shown = [f"{moment} {ranked_text(value, metric)}" for moment, value in last.items() if value is not None]
         words = [f"{len(self.rounds)} rounds", *([f"last {', '.join(shown)}"] if shown else [])]
         return f"<Result of {label(self.config.name)}: {', '.join(words)}>"
 
@@ -333,6 +334,12 @@ class Result:
         from partwise.reporting.tables import one_run  # needs rich; a run alone does not
 
         return one_run(self.summary).to_html()
+
+
+def ranked_text(value: float, metric: str) -> str:
+    """Return a share in percent, another number plainly; behind the metric's title where it is not accuracy."""
+    text = f"{100 * value:.2f} %" if FIELDS[metric].percent else f"{value:.4g}"
+    return text if metric == "accuracy" else f"{TITLES[metric]} {text}"
 
 
 def flat(prefix: str, values: Json) -> Iterator[tuple[str, Any]]:

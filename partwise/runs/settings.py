@@ -214,7 +214,7 @@ class Run(Checked):
     eval_clients: int | None = option(None, "Evaluate a fixed sample of this many clients; unset: all.", minimum=1)
     moment: Literal["received", "trained", "adapted"] = option(
         "received",
-        "Moment in a round whose accuracy compares methods. received: after download; trained: after local training "
+        "Moment in a round whose scores compare methods. received: after download; trained: after local training "
         "(all clients must take part); adapted: after --finetune-epochs of cross-entropy on a copy, the same for all "
         "methods.",
     )

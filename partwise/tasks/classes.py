@@ -16,6 +16,8 @@ class Classes(Task):
     """A label is one of the classes: (samples,) int64. The network gives logits; the loss is cross-entropy."""
 
     kind: ClassVar[str] = "classes"
+    bin_word: ClassVar[str] = "class"
+    bin_words: ClassVar[str] = "classes"
     of_classes: ClassVar[bool] = True
     output_word: ClassVar[str] = "logits"
 

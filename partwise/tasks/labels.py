@@ -23,6 +23,9 @@ class Labels(Task):
     patterns: tuple[tuple[int, ...], ...] = ()  # the bins: rows of labels, -1 where one is unknown
 
     kind: ClassVar[str] = "labels"
+    bin_word: ClassVar[str] = "pattern"
+    bin_words: ClassVar[str] = "patterns"
+    bins_are: ClassVar[str] = "the labels that a sample has, with ? where unknown; rare ones are together"
     output_word: ClassVar[str] = "logits"
 
     @classmethod

@@ -24,6 +24,7 @@ class Numbers(Task):
     scale: tuple[float, ...] = ()
 
     kind: ClassVar[str] = "numbers"
+    bins_are: ClassVar[str] = "a range of the first number; unknown ones are in the first"
 
     @classmethod
     def of(cls, y: Tensor, names: tuple[str, ...]) -> "Numbers":
@@ -70,7 +71,7 @@ class Numbers(Task):
     @property
     def wanted(self) -> str:
         """Return what the data need of the network's output, for an error."""
-        return f"{self.outputs} numbers ({', '.join(self.names[:4])})"
+        return f"{self.outputs} number{'s' * (self.outputs > 1)} ({', '.join(self.names[:4])})"
 
     def check(self, y: Tensor) -> str:
         """Return what is wrong with the labels of a data set; '' if nothing is."""

@@ -20,6 +20,9 @@ class Places(Task):
     """
 
     kind: ClassVar[str] = "places"
+    bin_word: ClassVar[str] = "class"
+    bin_words: ClassVar[str] = "classes"
+    bins_are: ClassVar[str] = "the most frequent class of a sample's places"
     output_word: ClassVar[str] = "logits"
 
     @property

@@ -20,6 +20,9 @@ class Task(ABC):
 
     kind: ClassVar[str]  # as users write it: classes, labels, numbers or places
     output_word: ClassVar[str] = "numbers"  # what the network gives
+    bin_word: ClassVar[str] = "bin"  # what a bin is called, ...
+    bin_words: ClassVar[str] = "bins"  # ... several of them are, ...
+    bins_are: ClassVar[str] = ""  # ... and what they are; empty: the classes
     of_classes: ClassVar[bool] = False  # a label is one class: `b.ce`, `b.one_hot` and `me.counts` exist
 
     @property
