@@ -56,7 +56,7 @@ def check_and_measure(parts: Parts, x: Tensor, task: Task, label: torch.Size = S
             "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
     if x.shape[1:] != task.output_shape(label):
-        raise ConfigError(task.misfit(tuple(x.shape[1:])))
+        raise ConfigError(task.misfit(x.shape[1:], label))
     return size
 
 

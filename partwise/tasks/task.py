@@ -56,10 +56,21 @@ class Task(ABC):
         """Return the shape of the network's output for a sample, from the shape of its label."""
         return (self.outputs,)
 
-    def misfit(self, output: tuple[int, ...]) -> str:
-        """Return what the network gives for a sample and what the data need, for an error."""
-        given = "x".join(map(str, output))
-        return f"the network gives {given} {self.output_word} for a sample, but the data have {self.wanted}"
+    def misfit(self, output: torch.Size, label: torch.Size) -> str:
+        """Return what the network gives for a sample, what the data need and how to mend it, for an error.
+
+        `label` is the shape of a sample's label.
+        """
+        given, needed = ("x".join(map(str, shape)) for shape in (output, self.output_shape(label)))
+        return (
+            f"the network gives {given} {self.output_word} for a sample, but the data have {self.wanted}; it must "
+            f"give {needed}: {self.remedy}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """Return how to make a network's output fit, for an error."""
+        return f"end it with nn.Linear(..., {self.outputs})"
 
     @property
     @abstractmethod
