@@ -45,12 +45,14 @@ class Task(ABC):
     def check(self, y: Tensor) -> str:
         """Return what is wrong with the labels of a data set; '' if nothing is."""
 
-    def require_classes(self, what: str) -> None:
+    def require_classes(self, what: str, remedy: str = f"methods that take it: {TAKE_ANY_TASK}") -> None:
         """Refuse what needs one class a sample, where labels are something else."""
         if not self.of_classes:
-            raise ConfigError(
-                f"{what} needs one class a sample, but the task is {self.kind}; methods that take it: {TAKE_ANY_TASK}"
-            )
+            raise ConfigError(f"{what} needs one class a sample, but the task is {self.kind}; {remedy}")
+
+    def unequal_shares(self, y: Tensor) -> str:
+        """Return why samples do not all have an equal share in the loss, as DP-SGD needs; '' if they have."""
+        return f"the task is {self.kind}"
 
     def output_shape(self, label: torch.Size) -> tuple[int, ...]:
         """Return the shape of the network's output for a sample, from the shape of its label."""
