@@ -31,9 +31,11 @@ CASES = [
 ]
 # They need one class a sample, in their loss or in what they send.
 OF_CLASSES = ["dualfed", "fedetf", "fedfcd", "fedgh", "fedpac", "fedproto", "fedrod", "gpfl", "pacfl", "spherefed"]
-TASK_CASES = [  # (task, method, network) of every method that takes any task
-    (task, method, f"{net}+bn" if method == "fedbn" else "mlp of two layers" if net == "cnn" else net)
-    for task, net in (("numbers", "cnn"), ("labels", "cnn"), ("places", "places"))
+NETWORKS_OF = {"numbers": ("mlp of two layers", "cnn+bn"), "places": ("places", "places+bn")}  # the second for FedBN
+NETWORKS_OF["labels"] = NETWORKS_OF["numbers"]
+TASK_CASES = [  # every method that takes any task
+    (task, method, NETWORKS_OF[task][method == "fedbn"])
+    for task in ("numbers", "labels", "places")
     for method in methods.names()
     if method not in OF_CLASSES
 ]
