@@ -81,16 +81,14 @@ def check_and_measure(parts: Parts, x: Samples, task: Task, label: torch.Size = 
             "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
     if output.shape[1:] != task.output_shape(label):
-        layer = last_layer(modules[parts.chain[-1]], task.outputs)
-        wrong = task.misfit(tuple(output.shape[1:]))
-        raise ConfigError(f"{wrong}: end it with {layer}, or ask for the number, def __init__(self, outputs)")
+        raise ConfigError(task.misfit(output.shape[1:], label, inputs_of(modules[parts.chain[-1]])))
     return size
 
 
-def last_layer(head: nn.Module, outputs: int) -> str:
-    """Return the code of a last layer that gives as many numbers as the task needs."""
+def inputs_of(head: nn.Module) -> str:
+    """Return how many inputs the last linear layer has, as in code."""
     inputs = [str(layer.in_features) for layer in head.modules() if isinstance(layer, nn.Linear)]
-    return f"nn.Linear({inputs[-1] if inputs else '...'}, {outputs})"
+    return inputs[-1] if inputs else "..."
 
 
 def check_repeatable(parts: Parts, scope: LayerScope, x: Samples) -> None:

@@ -151,25 +151,30 @@ def calibration_error(counts: ScoreCounts) -> Tensor:
     return counts.surplus.abs().sum(1) / UNIT / counts.total
 
 
+def over_numbers(values: Tensor, sums: NumberSums) -> Tensor:
+    """Return (spans,) the mean over numbers that have a value; nan where a prediction of any number is not finite."""
+    return values.nanmean(1).where(sums.absolute.isfinite().all(1), math.nan)
+
+
 def rmse(sums: NumberSums) -> Tensor:
     """Return the root of the mean squared error, averaged over the numbers."""
-    return (sums.squared / sums.known).sqrt().nanmean(1)
+    return over_numbers((sums.squared / sums.known).sqrt(), sums)
 
 
 def absolute_error(sums: NumberSums) -> Tensor:
     """Return the mean absolute error, averaged over the numbers."""
-    return (sums.absolute / sums.known).nanmean(1)
+    return over_numbers(sums.absolute / sums.known, sums)
 
 
 def r2(sums: NumberSums) -> Tensor:
     """Return the share of the labels' variance that is explained, averaged over the numbers that vary."""
     spread = sums.spread.where(sums.spread > 0, math.nan)
-    return (1 - sums.squared / spread).nanmean(1)
+    return over_numbers(1 - sums.squared / spread, sums)
 
 
 def spearman(sums: NumberSums) -> Tensor:
     """Return Spearman's rank correlation, averaged over the numbers."""
-    return sums.rank_correlation.nanmean(1)
+    return over_numbers(sums.rank_correlation, sums)
 
 
 def mean_auroc(sums: LabelSums) -> Tensor:

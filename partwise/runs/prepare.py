@@ -125,7 +125,7 @@ def build_simulation(
     probed = tree_map(lambda tensor: tensor.to(device), as_seen(prepared, probed, program.dtype))
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
-    program = replace(program, private=private_gradients(config, program, resolved))
+    program = replace(program, private=private_gradients(config, program, resolved, here))
     engine, note = make_engine(
         config, program, resolved, here, store, drawn, device, augmentation, probed, before, nodes
     )
@@ -161,10 +161,13 @@ def for_task(config: Config, source: Source) -> Config:
     names, metric = METRICS_OF[task.kind], config.run.metric
     if config.data.task not in ("auto", task.kind):
         raise DataError(f"task = {config.data.task}, but the labels of '{source.name}' are {task.kind}")
-    if not task.of_classes:
-        balanced = [name for name in ("class_weights", "sampling") if getattr(method, name) == "balanced"]
-        if balanced:
-            raise ConfigError(f"{balanced[0]} = balanced needs one class a sample, but the task is {task.kind}")
+    if method.needs_classes:
+        task.require_classes(label(config.name))
+    for name in ("class_weights", "sampling"):
+        if getattr(method, name) == "balanced":
+            task.require_classes(f"{name} = balanced", "leave it out")
+    if config.data.augment and source.y.ndim > 2:
+        raise ConfigError("augment moves pixels, but not the classes of places; leave it out")
     if metric in names:
         return config
     if metric != "accuracy":

@@ -5,6 +5,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import torch
+
+from partwise.data import Federation
 from partwise.engines.client_engine import ClientEngine
 from partwise.errors import ConfigError
 from partwise.privacy.accountant import MEMORY, Accountant, Uses, opacus
@@ -51,7 +54,9 @@ def upload_filters(config: Config, engine: ClientEngine, stages: list[Plan], see
     return filters
 
 
-def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]) -> PrivateGradients | None:
+def private_gradients(
+    config: Config, program: ClientProgram, stages: list[Plan], federation: Federation
+) -> PrivateGradients | None:
     """Return how DP-SGD takes gradients; None without it."""
     settings, name, method = config.privacy, label(config.name), config.method
     if settings.dp_clip is None:
@@ -60,6 +65,9 @@ def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]
         raise ConfigError(
             "dp_clip: in batch-norm samples meet, so that none has a gradient of its own; use another norm"
         )
+    unequal = program.task.unequal_shares(federation.source.y[torch.cat(federation.train)])
+    if unequal:
+        raise ConfigError(f"dp_clip takes classes, or numbers that are all known, but {unequal}; leave it out")
     for setting, plain in (("class_weights", "equal"), ("sampling", "shuffled")):
         if getattr(method, setting) != plain:
             raise ConfigError(

@@ -48,6 +48,10 @@ class Classes(Task):
         counts = ", ".join(f"{label} ({count:,} samples)" for label, count in outside.most_common(8))
         return f"{outside.total():,} labels are not in 0..{self.bins - 1}: {counts}" if outside else ""
 
+    def unequal_shares(self, y: Tensor) -> str:
+        """Return '': every sample has an equal share in the loss."""
+        return ""
+
     def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return (rows,) softmax cross-entropy; every class is known."""
         return F.cross_entropy(output, y, reduction="none"), torch.ones_like(y, dtype=torch.bool)

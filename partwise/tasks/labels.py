@@ -1,6 +1,5 @@
 """Several labels at once, each yes, no or unknown, such as diagnoses."""
 
-import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,9 +41,12 @@ class Labels(Task):
 
     @property
     def bin_names(self) -> tuple[str, ...]:
-        """Return the name of each bin: its labels that are 1."""
-        named = [" + ".join(itertools.compress(self.names, (value == 1 for value in row))) for row in self.patterns]
-        return (*(name or "none" for name in named), "others")
+        """Return the name of each bin: its labels that are 1, and with a question mark those that are unknown."""
+        marks = {1: "", -1: "?"}
+        named = (
+            [name + marks[value] for name, value in zip(self.names, row, strict=True) if value] for row in self.patterns
+        )
+        return (*(" + ".join(own) or "none" for own in named), "others")
 
     def binned(self, y: Tensor) -> Tensor:
         """Return the pattern of each row of labels; rare ones share the last bin."""

@@ -84,6 +84,11 @@ class Numbers(Task):
                 return f"label '{name}' is unknown in every sample"
         return ""
 
+    def unequal_shares(self, y: Tensor) -> str:
+        """Return whether samples have unknown numbers, and so another share in the loss; '' if none has."""
+        unknown = int(y.isnan().any(1).sum())
+        return f"{unknown:,} samples have an unknown number" if unknown else ""
+
     def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return (rows, numbers) squared errors, and which numbers are known."""
         known = ~y.isnan()

@@ -48,21 +48,33 @@ class Task(ABC):
     def check(self, y: Tensor) -> str:
         """Return what is wrong with the labels of a data set; '' if nothing is."""
 
-    def require_classes(self, what: str) -> None:
+    def require_classes(self, what: str, remedy: str = f"methods that take it: {TAKE_ANY_TASK}") -> None:
         """Refuse what needs one class a sample, where labels are something else."""
         if not self.of_classes:
-            raise ConfigError(
-                f"{what} needs one class a sample, but the task is {self.kind}; methods that take it: {TAKE_ANY_TASK}"
-            )
+            raise ConfigError(f"{what} needs one class a sample, but the task is {self.kind}; {remedy}")
+
+    def unequal_shares(self, y: Tensor) -> str:
+        """Return why samples do not all have an equal share in the loss, as DP-SGD needs; '' if they have."""
+        return f"the task is {self.kind}"
 
     def output_shape(self, label: torch.Size) -> tuple[int, ...]:
         """Return the shape of the network's output for a sample, from the shape of its label."""
         return (self.outputs,)
 
-    def misfit(self, output: tuple[int, ...]) -> str:
-        """Return what the network gives for a sample and what the data need, for an error."""
-        given = "x".join(map(str, output))
-        return f"the network gives {given} {self.output_word} for a sample, but the data have {self.wanted}"
+    def misfit(self, output: torch.Size, label: torch.Size, inputs: str) -> str:
+        """Return what the network gives for a sample, what the data need and how to mend it, for an error.
+
+        `label` is the shape of a sample's label, `inputs` how many the network's last layer has, as in code.
+        """
+        given, needed = ("x".join(map(str, shape)) for shape in (output, self.output_shape(label)))
+        return (
+            f"the network gives {given} {self.output_word} for a sample, but the data have {self.wanted}; it must "
+            f"give {needed}: {self.remedy(inputs)}"
+        )
+
+    def remedy(self, inputs: str) -> str:
+        """Return how to make a network's output fit, for an error."""
+        return f"end it with nn.Linear({inputs}, {self.outputs}), or ask for the number, def __init__(self, outputs)"
 
     @property
     @abstractmethod
