@@ -371,6 +371,13 @@ def test_a_clients_best_counts_only_rounds_in_which_it_was_tested():
     assert line["last"]["clients"] == 1
 
 
+def test_a_clients_best_is_the_lowest_rmse_and_none_where_it_was_never_defined():
+    made, undefined = History("rmse"), Score(3, task="numbers")
+    for own in (undefined, Score(3, rmse=2.0, task="numbers"), Score(3, rmse=3.0, task="numbers")):
+        made.note("received", Scores({0: own, 1: undefined}, own))
+    assert made.best == {"received": {0: 2.0}}
+
+
 def test_with_validation_samples_the_round_is_chosen_on_them_alone():
     made = history(
         {"received": of(10, 30), "validation": of(1, 9)},
