@@ -2,10 +2,11 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.tasks.task import Task
@@ -16,6 +17,8 @@ class Classes(Task):
     """A label is one of the classes: (samples,) int64. The network gives logits; the loss is cross-entropy."""
 
     kind: ClassVar[str] = "classes"
+    title: ClassVar[str] = "Classes"
+    predicted: ClassVar[str] = "classes; predict_proba: probabilities"
     of_classes: ClassVar[bool] = True
     output_word: ClassVar[str] = "logits"
 
@@ -49,3 +52,9 @@ class Classes(Task):
     def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return (rows,) softmax cross-entropy; every class is known."""
         return F.cross_entropy(output, y, reduction="none"), torch.ones_like(y, dtype=torch.bool)
+
+    def columns(self, output: Tensor) -> dict[str, NDArray[Any]]:
+        """Return the class and the probability of each class."""
+        each = self.probabilities(output).numpy().round(6).T
+        shares = {f"p({name})": column for name, column in zip(self.names, each, strict=True)}
+        return {"class": self.predictions(output), **shares}
