@@ -8,6 +8,9 @@ import partwise
 from partwise.errors import ConfigError
 from partwise.runs.config import make_config
 from partwise.runs.partitioning import partitioned
+from tests.support.silo_tables import SETTINGS as SILOS
+from tests.support.silo_tables import run as federated_run
+from tests.support.silo_tables import silo, table
 
 RUN = {"rounds": 2, "lr": 0.1, "dtype": "float64", "threads": 1, "eval_every": 2}
 
@@ -58,6 +61,19 @@ def test_the_partition_is_that_of_the_data_as_they_are_read_again():
     once = partitioned(config, patients(0))
     again = partitioned(config, once.source)
     assert all(map(torch.equal, once.train, again.train)) and once.fingerprint() == again.fingerprint()
+
+
+@pytest.mark.parametrize("name", ["no", "yes"])
+def test_all_nodes_of_a_federation_agree_on_it(name, tmp_path):
+    own = {city: silo(tmp_path, table(60, seed), city) for seed, city in enumerate(("Graz", "Linz"))}
+    there = federated_run(make_config("fedavg", {**SILOS, "positive": name}), own)
+    there.run()
+    sources = [node.run.simulation.federation.source for node in there.engine.nodes.link.nodes.values()]
+    for source in (there.federation.source, *sources):
+        assert source.labels[1] == name
+    ages = {city: torch.tensor(table(60, seed)["age"].tolist()) for seed, city in enumerate(("Graz", "Linz"))}
+    for source, city in zip(sources, ages, strict=True):
+        assert torch.equal(source.y == 1, (ages[city] > 50) == (name == "yes"))
 
 
 @pytest.mark.parametrize(

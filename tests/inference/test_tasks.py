@@ -218,6 +218,17 @@ def test_predictions_of_numbers_and_labels_are_tables(kept, capsys, tmp_path):
         assert np.allclose(table[names[2:]], model.predict_proba(features(task)), atol=1e-6)
 
 
+def test_the_name_of_a_label_is_no_formula_of_a_spreadsheet(capsys, tmp_path):
+    table = {name: stays(seed).rename(columns={"stay": "=1+1", "cost": "row"}) for seed, name in enumerate("AB")}
+    partwise.run("local", data=table, label="=1+1", drop="row", out=tmp_path / "run", **SETTINGS)
+    features("numbers").to_csv(tmp_path / "new.csv", index=False)
+    shown = succeed(capsys, "predict", tmp_path / "run", tmp_path / "new.csv", "--client", "A")
+    assert shown.startswith("row,'=1+1\n0,")
+    partwise.run("local", data=table, label="row", drop="=1+1", out=tmp_path / "rows", **SETTINGS)
+    line = refuse(capsys, "predict", tmp_path / "rows", tmp_path / "new.csv", "--client", "A")
+    assert line.startswith("error: two columns would be called 'row'; ")
+
+
 def test_places_of_images_are_no_table(capsys, tmp_path):
     x, y = images(0)
     x = (40 * x + 120).clip(0, 255).astype(np.uint8)
