@@ -12,6 +12,7 @@ from partwise.data.room import check_room
 from partwise.data.source import Federation, Source
 from partwise.data.transforms import TableTransform
 from partwise.errors import ConfigError
+from partwise.tasks import Task
 from partwise.trees import one_tensor
 
 
@@ -26,10 +27,11 @@ class Schema:
     centre: tuple[float, ...]
     scale: tuple[float, ...]
     model: str  # the network that belongs to the data
+    own_task: Task | None = None  # what a label is; None: one of the classes
 
 
 def fit_to_schema(source: Source, schema: Schema) -> Source:
-    """Return samples with the features and classes of a schema, in its order; other features are left out."""
+    """Return samples with the features and labels of a schema, in its order; other features are left out."""
     x, y = source.x, source.y
     if schema.table is not None and source.feature_names != schema.table.features:
         rows, features = one_tensor(x, "a table"), schema.table.features
@@ -40,6 +42,8 @@ def fit_to_schema(source: Source, schema: Schema) -> Source:
     if schema.class_names and source.class_names != schema.class_names:
         place = {name: number for number, name in enumerate(schema.class_names)}
         y = torch.tensor([place.get(name, -1) for name in source.class_names])[y]
+    if schema.own_task is not None:
+        y = schema.own_task.adopted(y, source.task)
     return replace(
         source,
         x=x,
@@ -50,6 +54,7 @@ def fit_to_schema(source: Source, schema: Schema) -> Source:
         centre=schema.centre,
         scale=schema.scale,
         model=schema.model,
+        own_task=schema.own_task,
     )
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from partwise.data.room import check_room
 from partwise.data.transforms import ArrayTransform, ImageTransform, NamedTransform, TableTransform, Transform
-from partwise.errors import ConfigError, DataError
+from partwise.errors import ConfigError, DataError, unknown
 from partwise.tasks import Classes, Task
 from partwise.trees import Samples, Shape, is_whole, sample_shape, tensors_of
 
@@ -128,6 +128,17 @@ def resized(source: Source, size: int | None) -> Source:
         raise ConfigError(f"image_size = {size}, but data set '{source.name}' holds no images")
     check_room(f"data set '{source.name}'", source.x[:, :, 0, 0].nbytes * size**2, "; use a smaller --image-size")
     return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True))
+
+
+def with_positive(source: Source, name: str) -> Source:
+    """Return samples of two classes, of which the one with this name is the second: F1 and AUROC are about that one."""
+    if not source.task.of_classes or source.classes != 2:
+        raise ConfigError(f"positive = {name} needs two classes, but '{source.name}' has {source.task.wanted}")
+    if name not in source.labels:
+        raise ConfigError(unknown("class", name, source.labels))
+    if name == source.labels[1]:
+        return source
+    return replace(source, y=1 - source.y, class_names=source.labels[::-1])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Check that a newcomer's data fit the run that it joins: the kind of data, the columns, the classes, the names."""
+"""Check that a newcomer's data fit the run that it joins: the kind of data, the columns, the labels, the names."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,8 +53,10 @@ def beside(saved: RunModels, data: Any, root: str | None) -> str | None:
 
 
 def no_features(saved: RunModels) -> tuple[str, ...]:
-    """Return the columns of the run's table that were neither features nor the label, which comes first among them."""
-    return tuple(saved.manifest.input.beside[1:]) if isinstance(saved.manifest.input, TableInput) else ()
+    """Return the columns of the run's table that were neither features nor labels, which come first among them."""
+    manifest = saved.manifest
+    labels = 1 if manifest.task.of_classes else manifest.task.outputs
+    return tuple(manifest.input.beside[labels:]) if isinstance(manifest.input, TableInput) else ()
 
 
 def named_newcomers(federation: Federation, saved: RunModels, name: str | None) -> Federation:
@@ -80,17 +82,17 @@ def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
         raise DataError(
             f"'{source.name}' has samples of the shape {shape_text(source.shape)}, the run's are {shape_text(theirs)}"
         )
-    strange = [each for each in source.labels if each not in manifest.classes]
-    if strange:
-        raise DataError(f"'{source.name}' has the class '{strange[0]}'; the run knows {', '.join(manifest.classes)}")
+    if strange := manifest.task.strangeness(source.task):
+        raise DataError(f"'{source.name}' has {strange}")
     return Schema(
         (*manifest.clients, *federation.names),
-        len(manifest.classes),
+        manifest.task.bins,
         tuple(manifest.classes) if source.class_names else (),
         table,
         tuple(manifest.standardise.centre),
         tuple(manifest.standardise.scale),
         source.model,
+        None if manifest.task.of_classes else manifest.task,
     )
 
 

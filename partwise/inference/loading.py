@@ -39,9 +39,9 @@ def load_model(
 ) -> ServedModel:
     """Return the model of a client, by its number or its name, from a run's folder; without one, the global model.
 
-    Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes. A
-    network of your own is handed in as for the run, `model=Net()`. Code is only executed with `trust=True`: a method
-    or network file that lies in the folder, or a class that is imported.
+    Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes, or
+    numbers in the label's own unit. A network of your own is handed in as for the run, `model=Net()`. Code is only
+    executed with `trust=True`: a method or network file that lies in the folder, or a class that is imported.
     """
     saved = RunModels(run)
     stem = saved.stem(client)
@@ -160,9 +160,10 @@ def imported(where: str | None, what: str) -> Any:
 def program_of(saved: RunModels, config: Config, network: Network | None) -> tuple[ClientProgram, list[Plan]]:
     """Return what clients run, with samples of zeros in place of the run's data, and its stages."""
     manifest = saved.manifest
-    x, y = zero_samples(manifest.input, SAMPLES), torch.zeros(SAMPLES, dtype=torch.int64)
+    x = zero_samples(manifest.input, SAMPLES)
+    y = torch.zeros((), dtype=torch.int64).expand(SAMPLES, *manifest.label_shape)
     centre, scale = tuple(manifest.standardise.centre), tuple(manifest.standardise.scale)
-    source = Source(manifest.data, x, y, len(manifest.classes), SAMPLES, centre, scale)
+    source = Source(manifest.data, x, y, manifest.task.bins, SAMPLES, centre, scale, own_task=manifest.task)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     program, plans = programmed(config, source, parts, probed, len(manifest.clients), torch.device("cpu"))

@@ -108,7 +108,7 @@ class History:
             self.scores.setdefault(moment, {})[client] = score
             own = self.best.setdefault(moment, {})
             reached = best([own.get(client), score.ranking], RANKING[score.task])
-            if reached is not None:
+            if reached is not None:  # a client whose labels allow no AUROC has no best one
                 own[client] = reached
         return over_clients(scores)
 

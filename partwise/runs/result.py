@@ -29,9 +29,10 @@ from partwise.trees import Samples, is_whole, tensors_of
 
 
 class PersonalModel(nn.Module):
-    """One client's model, to be used like any other: samples as the data set holds them in, logits out.
+    """One client's model, to be used like any other: samples as the data set holds them in, the network's output out.
 
-    `logits` takes samples that are standardised already.
+    That is logits, (rows, classes, ...), or standardised numbers: `model.task.in_own_unit` has them in the label's own
+    unit. `logits` takes samples that are standardised already.
     """
 
     counts: Tensor
@@ -87,7 +88,7 @@ class PersonalModel(nn.Module):
         return {name: value.detach() for name, value in {**self.own, **beside}.items()}
 
     def forward(self, x: Samples) -> Tensor:
-        """Return the logits of samples as the data set holds them."""
+        """Return what the network gives of samples as the data set holds them."""
         return self.logits(self.standardised(x))
 
     def standardised(self, x: Samples) -> Samples:
@@ -103,7 +104,7 @@ class PersonalModel(nn.Module):
         return of_tensor("", x)
 
     def logits(self, x: Samples, asked: set[str] | None = None) -> Tensor:
-        """Return (rows, classes) logits of the client; `asked` records what it reads of `me`."""
+        """Return (rows, ...) what the client's network gives; `asked` records what it reads of `me`."""
         own, beside = self.own, self.tensors
         received = {name.removeprefix("got."): beside[name] for name in self.beside if name.startswith("got.")}
         keep = {name.removeprefix("keep."): beside[name] for name in self.beside if name.startswith("keep.")}

@@ -28,6 +28,7 @@ from partwise.records.manifest import (
     ImageInput,
     ManifestMethod,
     ManifestNetwork,
+    ManifestTask,
     ModelManifest,
     NamedInput,
     Scaling,
@@ -96,7 +97,7 @@ class ModelFiles:
 
 
 def global_model(simulation: Simulation) -> PersonalModel | None:
-    """Return the global model as a function from samples to logits; None if the method has none."""
+    """Return the global model as a function from samples to what the network gives; None if the method has none."""
     program, method = simulation.program, simulation.config.method
     if method.predict_global is None:
         return None
@@ -129,7 +130,7 @@ def taken_apart(
         header = replace(header, key=model.key)
     if "lr" in asked:
         header = replace(header, lr=model.lr)
-    if {"counts", "samples"} & asked:
+    if {"bins", "counts", "samples"} & asked:
         extra[COUNTS] = model.counts
     encoder = Encoder(RECEIVABLE)
     try:
@@ -181,9 +182,10 @@ def manifest_of(simulation: Simulation, files: Mapping[str, str], beside: Sequen
         source.name,
         input_of(config.data, federation, beside),
         Scaling(list(source.centre), list(source.scale)),
-        list(source.labels),
+        list(source.labels) if source.task.of_classes else [],
         list(federation.names),
         dict(files),
+        None if source.task.of_classes else ManifestTask.of(source.task, source.y.shape[1:]),
     )
 
 

@@ -73,6 +73,9 @@ class Data(Checked):
         "Kind of label. classes: one of several; labels: several of 0 and 1; numbers: real numbers; places: a class at "
         "every pixel, token or time step; auto: by the labels.",
     )
+    positive: str | None = option(
+        None, "Two classes: name of the one that F1, AUROC and average precision are about; unset: the second."
+    )
     drop: str | None = option(None, "Tables: columns not to use as features, separated by commas.")
     missing: Literal["refuse", "mean"] = option(
         "refuse", "Tables: how to treat empty cells; mean fills in the mean of the column."

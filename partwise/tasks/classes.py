@@ -2,10 +2,11 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.tasks.task import Task
@@ -18,6 +19,8 @@ class Classes(Task):
     kind: ClassVar[str] = "classes"
     bin_word: ClassVar[str] = "class"
     bin_words: ClassVar[str] = "classes"
+    title: ClassVar[str] = "Classes"
+    predicted: ClassVar[str] = "classes; predict_proba: probabilities"
     of_classes: ClassVar[bool] = True
     output_word: ClassVar[str] = "logits"
 
@@ -55,3 +58,9 @@ class Classes(Task):
     def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return (rows,) softmax cross-entropy; every class is known."""
         return F.cross_entropy(output, y, reduction="none"), torch.ones_like(y, dtype=torch.bool)
+
+    def columns(self, output: Tensor) -> dict[str, NDArray[Any]]:
+        """Return the class and the probability of each class."""
+        each = self.probabilities(output).numpy().round(6).T
+        shares = {f"p({name})": column for name, column in zip(self.names, each, strict=True)}
+        return {"class": self.predictions(output), **shares}

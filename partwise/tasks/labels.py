@@ -1,10 +1,11 @@
 """Several labels at once, each yes, no or unknown, such as diagnoses."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.tasks.task import Task
@@ -25,7 +26,11 @@ class Labels(Task):
     bin_word: ClassVar[str] = "pattern"
     bin_words: ClassVar[str] = "patterns"
     bins_are: ClassVar[str] = "the labels that a sample has, with ? where unknown; rare ones are together"
+    title: ClassVar[str] = "Labels"
+    predicted: ClassVar[str] = "1 or 0 for each label; predict_proba: probabilities"
     output_word: ClassVar[str] = "logits"
+    name_word: ClassVar[str] = "label"
+    every_name: ClassVar[bool] = True
 
     @classmethod
     def of(cls, y: Tensor, names: tuple[str, ...]) -> "Labels":
@@ -78,3 +83,21 @@ class Labels(Task):
         """Return (rows, labels) sigmoid cross-entropy, and which labels are known."""
         known = ~y.isnan()
         return F.binary_cross_entropy_with_logits(output, y.nan_to_num(), reduction="none"), known
+
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Return (rows, labels) the probability that each label is 1."""
+        return output.sigmoid()
+
+    def predictions(self, output: Tensor) -> NDArray[Any]:
+        """Return (rows, labels) 1 where a label is more probable than not, else 0."""
+        return (output > 0).long().numpy()
+
+    def columns(self, output: Tensor) -> dict[str, NDArray[Any]]:
+        """Return each label, 0 or 1, and its probability."""
+        chosen, probable = self.predictions(output).T, self.probabilities(output).numpy().round(6).T
+        titles = [f"p({name})" for name in self.names]
+        return {**dict(zip(self.names, chosen, strict=True)), **dict(zip(titles, probable, strict=True))}
+
+    def adopted(self, y: Tensor, given: Task) -> Tensor:
+        """Return labels in the order of this task."""
+        return y[:, [given.names.index(name) for name in self.names]]

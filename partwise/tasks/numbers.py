@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from partwise.errors import ConfigError
 from partwise.tasks.task import Task
 
 QUANTILES = 10  # bins of equally many samples, by the first number
@@ -25,6 +27,12 @@ class Numbers(Task):
 
     kind: ClassVar[str] = "numbers"
     bins_are: ClassVar[str] = "a range of the first number; unknown ones are in the first"
+    title: ClassVar[str] = "Numbers"
+    predicted: ClassVar[str] = "numbers in the label's own unit"
+    name_word: ClassVar[str] = "label"
+    every_name: ClassVar[bool] = True
+    result_names: ClassVar[tuple[str, ...]] = ("numbers",)
+    result_type: ClassVar[str] = "in the label's own unit, float64"
 
     @classmethod
     def of(cls, y: Tensor, names: tuple[str, ...]) -> "Numbers":
@@ -93,3 +101,24 @@ class Numbers(Task):
         """Return (rows, numbers) squared errors, and which numbers are known."""
         known = ~y.isnan()
         return (output - torch.where(known, y, output.detach())).square(), known
+
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Refuse: a number has no probability."""
+        raise ConfigError(f"a model of numbers ({', '.join(self.names)}) gives no probabilities; use predict")
+
+    def predictions(self, output: Tensor) -> NDArray[Any]:
+        """Return (rows,) predictions in the label's own unit, or (rows, numbers) of several."""
+        numbers = self.in_own_unit(output.double()).numpy()
+        return numbers[:, 0] if self.outputs == 1 else numbers
+
+    def results(self, output: Tensor) -> tuple[Tensor, ...]:
+        """Return (rows, numbers) in the label's own unit, as float64: a small scale may stand beside a large centre."""
+        return (self.in_own_unit(output.double()),)
+
+    def columns(self, output: Tensor) -> dict[str, NDArray[Any]]:
+        """Return each number in its own unit."""
+        return dict(zip(self.names, self.in_own_unit(output.double()).numpy().T, strict=True))
+
+    def adopted(self, y: Tensor, given: Task) -> Tensor:
+        """Return numbers in the order of this task, and standardised as its own."""
+        return self.standardised(y[:, [given.names.index(name) for name in self.names]])

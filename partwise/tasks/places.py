@@ -23,6 +23,8 @@ class Places(Task):
     bin_word: ClassVar[str] = "class"
     bin_words: ClassVar[str] = "classes"
     bins_are: ClassVar[str] = "the most frequent class of a sample's places"
+    title: ClassVar[str] = "Classes of places"
+    predicted: ClassVar[str] = "a class for each place; predict_proba: probabilities"
     output_word: ClassVar[str] = "logits"
 
     @property
@@ -68,3 +70,8 @@ class Places(Task):
         """Return (rows, places...) softmax cross-entropy, and which places have a class."""
         known = y != NONE
         return F.cross_entropy(output, y.clamp(min=0), reduction="none"), known
+
+    def adopted(self, y: Tensor, given: Task) -> Tensor:
+        """Return the classes of places by the numbers that this task has for their names."""
+        number = torch.tensor([*map(self.names.index, given.names), NONE])  # NONE is the last one's index too
+        return number[y]

@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.errors import ConfigError
@@ -19,11 +21,17 @@ class Task(ABC):
     names: tuple[str, ...]  # of the classes, the labels or the numbers
 
     kind: ClassVar[str]  # as users write it: classes, labels, numbers or places
+    title: ClassVar[str]  # of the names
+    predicted: ClassVar[str]  # what a loaded model predicts
     output_word: ClassVar[str] = "numbers"  # what the network gives
     bin_word: ClassVar[str] = "bin"  # what a bin is called, ...
     bin_words: ClassVar[str] = "bins"  # ... several of them are, ...
     bins_are: ClassVar[str] = ""  # ... and what they are; empty: the classes
     of_classes: ClassVar[bool] = False  # a label is one class: `b.ce`, `b.one_hot` and `me.counts` exist
+    name_word: ClassVar[str] = "class"  # what a name is of
+    every_name: ClassVar[bool] = False  # each data set has labels for all names
+    result_names: ClassVar[tuple[str, ...]] = ("logits", "probabilities")  # what an exported model gives
+    result_type: ClassVar[str] = "float32"  # of what it gives, in words
 
     @property
     def outputs(self) -> int:
@@ -84,6 +92,38 @@ class Task(ABC):
     @abstractmethod
     def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of each label that a row holds, and which of them are known: (rows, ...) both."""
+
+    # ---- what is predicted, from what the network gives: for classes, also those of places
+
+    def probabilities(self, output: Tensor) -> Tensor:
+        """Return (rows, classes, ...) the probability of each class."""
+        return output.softmax(1)
+
+    def predictions(self, output: Tensor) -> NDArray[Any]:
+        """Return (rows, ...) the name of the most probable class."""
+        return np.array(self.names)[self.probabilities(output).argmax(1).numpy()]
+
+    def results(self, output: Tensor) -> tuple[Tensor, ...]:
+        """Return what an exported model gives, in the order of `result_names`."""
+        return output, self.probabilities(output)
+
+    def columns(self, output: Tensor) -> dict[str, NDArray[Any]]:
+        """Return the columns of a table of predictions, (rows,) each; none where they do not fit into a table."""
+        return {}
+
+    # ---- data that were read by themselves, of clients that join a run
+
+    def strangeness(self, given: "Task") -> str:
+        """Return what labels with a task of their own have that does not fit this task; '' if all fits."""
+        if given.kind != self.kind:
+            return f"labels that are {given.kind}, the run's are {self.kind}"
+        strange = [f"the {self.name_word} '{name}'" for name in given.names if name not in self.names]
+        lacks = [f"no {self.name_word} '{name}'" for name in self.names if self.every_name and name not in given.names]
+        return f"{[*strange, *lacks][0]}; the run knows {', '.join(self.names)}" if strange or lacks else ""
+
+    def adopted(self, y: Tensor, given: "Task") -> Tensor:
+        """Return labels with a task of their own, which fits, as labels of this task."""
+        return y
 
     def loss(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Return the mean loss over everything that is known in the real rows of a mini-batch."""

@@ -28,7 +28,8 @@ def rehearsed(config: Config, joined: Joined, silos: int) -> Simulation:
         sizes=[*agreed.sizes, *(agreed.sizes[0] for _ in more)],
     )
     run = replace(config.run, device="cpu", engine="loop", workers=None, block=None, compile="auto")
-    return prepare(replace(config, run=run), stand_in(agreed, config.run.seed))
+    data = replace(config.data, positive=None)  # classes have no names here
+    return prepare(replace(config, run=run, data=data), stand_in(agreed, config.run.seed))
 
 
 def clients_needed(config: Config) -> int:
