@@ -126,7 +126,7 @@ def taken_apart(
         header = replace(header, key=model.key)
     if "lr" in asked:
         header = replace(header, lr=model.lr)
-    if {"counts", "samples"} & asked:
+    if {"bins", "counts", "samples"} & asked:
         extra[COUNTS] = model.counts
     encoder = Encoder(RECEIVABLE)
     try:

@@ -1,12 +1,13 @@
 """The settings of a run, in tables of typed fields: names, defaults, bounds and help texts."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from partwise.data import parse_rule
 from partwise.errors import ConfigError, unknown
 from partwise.method import Training
-from partwise.options import Checked, option
+from partwise.options import Checked, as_written, option
 from partwise.records.metrics import ChoosingMetric
 
 Settings = dict[str, Any]  # by name, as Python, a file or a command line gives them; `convert` checks them
@@ -17,6 +18,12 @@ def check_partition(rule: str) -> None:
     """Refuse a partition's rule that is malformed or unknown."""
     if rule != "auto":
         parse_rule(rule)
+
+
+def check_edges(edges: tuple[float, ...] | None) -> None:
+    """Refuse edges of bins that do not rise."""
+    if any(low >= high for low, high in pairwise(edges or ())):
+        raise ConfigError(f"bins = {as_written(edges)} must rise from edge to edge")
 
 
 def check_augmentation(text: str) -> None:
@@ -60,6 +67,12 @@ class Data(Checked):
         "auto",
         "Kind of label. classes: one of several; labels: several of 0 and 1; numbers: real numbers; places: a class at "
         "every pixel, token or time step; auto: by the labels.",
+    )
+    bins: tuple[float, ...] | None = option(
+        None,
+        "Numbers as labels: edges, separated by commas, of the bins that they count as where data are divided or "
+        "clients grouped; unset: ten bins of equally many samples, over nodes none.",
+        check=check_edges,
     )
     drop: str | None = option(None, "Tables: columns not to use as features, separated by commas.")
     missing: Literal["refuse", "mean"] = option(

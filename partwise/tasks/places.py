@@ -1,5 +1,6 @@
 """A class for every place of a sample: a pixel, a token, a time step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,6 +35,18 @@ class Places(Task):
             count = (flat == label).sum(1)
             best, most = torch.where(count > most, label, best), torch.maximum(count, most)
         return best
+
+    def known(self, y: Tensor) -> Tensor:
+        """Return (samples, 1) which samples have a place with a class."""
+        return (y != NONE).flatten(1).any(1, keepdim=True)
+
+    def weight(self, y: Tensor) -> int:
+        """Return how many places have a class."""
+        return int((y != NONE).sum())
+
+    def stand_ins(self, samples: int, places: Sequence[int]) -> Tensor:
+        """Return one class after the other, at all places of a sample."""
+        return (torch.arange(samples) % self.outputs).view(-1, *[1] * len(places)).expand(-1, *places)
 
     def output_shape(self, label: torch.Size) -> tuple[int, ...]:
         """Return the shape of the network's output for a sample, from the shape of its label."""
