@@ -13,8 +13,9 @@ def check_size(config: Config, source: Source, most: int, who: str) -> None:
     """Refuse a network that does not fit into one message; on the device `meta` its tensors take no memory."""
     settings, double = config.model, config.run.dtype == "float64"
     name, shape = network_name(config, source), tuple(source.x.shape[1:])
+    outputs = source.classes if source.own_task is None else source.own_task.outputs
     with torch.device("meta"):
-        parts = models.build(name, shape, source.classes, settings.batch_norm, settings.dropout)
+        parts = models.build(name, shape, outputs, settings.batch_norm, settings.dropout)
     size = sum(value.numel() for value in parts.tensors().values()) * (8 if double else 4)
     if size > most:
         raise ConfigError(
