@@ -12,7 +12,8 @@ from partwise.data.room import check_room
 from partwise.data.source import Federation, Source
 from partwise.data.transforms import TableTransform
 from partwise.errors import ConfigError
-from partwise.tasks import Task
+from partwise.tasks import Labels, Numbers, Task
+from partwise.tasks.places import NONE
 from partwise.trees import one_tensor
 
 
@@ -21,41 +22,50 @@ class Schema:
     """The common form of the clients of a run: their names, features and classes, and how features are scaled."""
 
     names: tuple[str, ...]  # of all clients, in the order of their numbers
-    classes: int
+    classes: int  # or bins, where labels are no classes
     class_names: tuple[str, ...]
     table: TableTransform | None  # None: the data are no tables
     centre: tuple[float, ...]
     scale: tuple[float, ...]
     model: str  # the network that belongs to the data
-    own_task: Task | None = None  # what a label is; None: one of the classes
+    own_task: Task | None = None  # what a label is, and how it is standardised; None: as it comes
 
 
 def fit_to_schema(source: Source, schema: Schema) -> Source:
     """Return samples with the features and labels of a schema, in its order; other features are left out."""
-    x, y = source.x, source.y
+    x = source.x
     if schema.table is not None and source.feature_names != schema.table.features:
         rows, features = one_tensor(x, "a table"), schema.table.features
         check_room("the agreed columns", len(rows) * len(features) * rows.element_size())
         place = {name: number for number, name in enumerate(source.feature_names)}
         columns = [rows[:, place[name]] if name in place else torch.zeros_like(rows[:, 0]) for name in features]
         x = torch.stack(columns, 1)
-    if schema.class_names and source.class_names != schema.class_names:
-        place = {name: number for number, name in enumerate(schema.class_names)}
-        y = torch.tensor([place.get(name, -1) for name in source.class_names])[y]
-    if schema.own_task is not None:
-        y = schema.own_task.adopted(y, source.task)
     return replace(
         source,
         x=x,
-        y=y,
+        y=fit_labels(source, schema),
         classes=schema.classes,
         class_names=schema.class_names,
         table=schema.table,
         centre=schema.centre,
         scale=schema.scale,
         model=schema.model,
-        own_task=schema.own_task,
+        own_task=schema.own_task or source.own_task,
     )
+
+
+def fit_labels(source: Source, schema: Schema) -> Tensor:
+    """Return labels by a schema's names in its order, and standardised as it says where they are numbers."""
+    task, y = schema.own_task, source.y
+    own, names = (source.class_names, schema.class_names) if task is None else (source.task.names, task.names)
+    if isinstance(task, Numbers | Labels):
+        y = y[:, [own.index(name) for name in names]]
+        return task.standardised(y) if isinstance(task, Numbers) else y
+    if not names or own == names[: len(own)]:
+        return y
+    place = {name: number for number, name in enumerate(names)}
+    numbers = torch.tensor([*(place.get(name, NONE) for name in own), NONE])  # a place without a class keeps none
+    return numbers[y]
 
 
 def part_of(federation: Federation, schema: Schema, owner: str, fill: bool = False) -> Federation:

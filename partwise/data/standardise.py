@@ -23,7 +23,7 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
 
     With `fill`, NaN in any sample is replaced with its feature's mean. `few` and `rare` are those of `enough`.
     """
-    federation = with_standardised_labels(federation)
+    federation = with_standardised_labels(federation, few)
     source = federation.source
     if not source.standardise:
         return federation
@@ -42,18 +42,35 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     return replace(federation, source=source)
 
 
-def with_standardised_labels(federation: Federation) -> Federation:
-    """Return the federation with labels that are numbers standardised by the clients' training samples."""
+def with_standardised_labels(federation: Federation, few: int = 1) -> Federation:
+    """Return the federation with labels that are numbers standardised by the clients' training samples.
+
+    Clients with fewer than `few` known labels do not count.
+    """
     source, task = federation.source, federation.source.own_task
     if not isinstance(task, Numbers) or task.centre:
         return federation
-    task = task.standardised_by(*centre_and_scale(merged(column_moments(source.y[own]) for own in federation.train)))
+    total = merged(label_moments(source.y[own], few) for own in federation.train)
+    check_columns_known(
+        total,
+        task.names,
+        task.names,
+        f"data set '{source.name}': no client has {few} training samples with label",
+        "leave it out",
+    )
+    task = task.standardised_by(*centre_and_scale(total))
     return replace(federation, source=replace(source, y=task.standardised(source.y), own_task=task))
 
 
 def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
     """Return (3, features) a client's moments; zeros for features without enough samples."""
     return column_moments(x) * enough(x, source, few, rare)
+
+
+def label_moments(y: Tensor, few: int) -> Tensor:
+    """Return (3, numbers) a client's moments of its labels; zeros where fewer than `few` are known."""
+    moments = column_moments(y)
+    return moments * (moments[0] >= few)
 
 
 def column_moments(x: Tensor) -> Tensor:

@@ -275,6 +275,7 @@ METRICS_OF: dict[str, tuple[str, ...]] = {  # by task
     task: tuple(name for name, entry in FIELDS.items() if entry.task == task)
     for task in dict.fromkeys(entry.task for entry in FIELDS.values())
 }
+WEIGHT = "known"  # beside the metrics that a node tells: how many labels or places they are about
 RANKING = {task: names[0] for task, names in METRICS_OF.items()}  # what ranks where a user names no metric
 if TYPE_CHECKING:
     ChoosingMetric = str

@@ -37,6 +37,11 @@ def partitioned(config: Config, data: Any = None) -> Federation:
     if data is None and (known := published_data(settings.data)):
         data = call_published(known)
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
+    if settings.bins is not None:
+        if isinstance(found, Federation):
+            found = replace(found, source=with_bins(found.source, settings.bins))
+        else:
+            found = with_bins(found, settings.bins)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)
         check_partitioned(found, settings, ignored=SPLIT_SETTINGS if isinstance(data, Federation) else ())
@@ -71,6 +76,12 @@ def named_positive(federation: Federation, settings: Data) -> Federation:
         return federation
     source = with_positive(federation.source, settings.positive)
     return federation if source is federation.source else replace(federation, source=source)
+
+
+def with_bins(source: Source, edges: tuple[float, ...]) -> Source:
+    """Return samples whose labels count in bins with these edges."""
+    task = source.task.with_edges(edges)
+    return replace(source, own_task=task, classes=task.bins)
 
 
 def check_partitioned(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:

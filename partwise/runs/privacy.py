@@ -19,6 +19,7 @@ from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
 from partwise.runs.config import Config, label
 from partwise.runs.observers import Observer, Seen
+from partwise.tasks import Numbers
 
 if TYPE_CHECKING:
     from partwise.rounds.server import Server
@@ -149,6 +150,7 @@ def uncovered(simulation: "Simulation", spent: Mapping[str, float]) -> str:
         "sample counts": True,
         "label counts (histograms = laplace:EPSILON adds noise)": "labels" not in spent and tells_counts(server),
         "feature statistics": federation.source.standardise,
+        "label statistics": isinstance(federation.source.task, Numbers),
         "names of classes and columns": federation.holds == "none",
         f"for a record, what {label(simulation.config.name)} computes beside training": "record" in spent and beside,
     }

@@ -1,13 +1,14 @@
 """The settings of a run, in tables of typed fields: names, defaults, bounds and help texts."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from partwise.code_files import network_file_of, split_network
 from partwise.data import parse_rule
 from partwise.data.rules import parse_test_after
 from partwise.errors import ConfigError, unknown
-from partwise.options import Checked, option
+from partwise.options import Checked, as_written, option
 from partwise.records.metrics import ChoosingMetric
 from partwise.training import Training
 
@@ -29,6 +30,12 @@ def check_model(name: str) -> None:
             raise ConfigError(f"model = {name} does not say which network of the file; write {file}:NAME")
         if network_file_of(name) is None:
             raise ConfigError(f"there is no network file '{file}'")
+
+
+def check_edges(edges: tuple[float, ...] | None) -> None:
+    """Refuse edges of bins that do not rise."""
+    if any(low >= high for low, high in pairwise(edges or ())):
+        raise ConfigError(f"bins = {as_written(edges)} must rise from edge to edge")
 
 
 def check_augmentation(text: str) -> None:
@@ -75,6 +82,12 @@ class Data(Checked):
     )
     positive: str | None = option(
         None, "Two classes: name of the one that F1, AUROC and average precision are about; unset: the second."
+    )
+    bins: tuple[float, ...] | None = option(
+        None,
+        "Numbers as labels: edges, separated by commas, of the bins that they count as where data are divided or "
+        "clients grouped; unset: ten bins of equally many samples, over nodes none.",
+        check=check_edges,
     )
     drop: str | None = option(None, "Tables: columns not to use as features, separated by commas.")
     missing: Literal["refuse", "mean"] = option(

@@ -1,5 +1,7 @@
 """Several labels at once, each yes, no or unknown, such as diagnoses."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +12,8 @@ from torch import Tensor
 
 from partwise.tasks.task import Task
 
-PATTERNS = 50  # the most frequent patterns are bins of their own; the others are one more
+EVERY_PATTERN = 5  # labels of which all patterns are bins; those of more labels are chosen by the data
+PATTERNS = 50  # of more labels the most frequent patterns are bins of their own; the others are one more
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,18 @@ class Labels(Task):
 
     @classmethod
     def of(cls, y: Tensor, names: tuple[str, ...]) -> "Labels":
-        """Return the task of these labels, with a bin for each of their most frequent patterns."""
+        """Return the task of these labels, with a bin for each pattern, or of many labels for the most frequent."""
+        if len(names) <= EVERY_PATTERN:
+            return cls.of_names(names)
         rows, counts = y.nan_to_num(nan=-1).long().unique(dim=0, return_counts=True)
         order = sorted(range(len(rows)), key=lambda row: (-int(counts[row]), rows[row].tolist()))[:PATTERNS]
         return cls(names, tuple(tuple(rows[row].tolist()) for row in sorted(order)))
+
+    @classmethod
+    def of_names(cls, names: tuple[str, ...]) -> "Labels":
+        """Return the task of labels with these names: with bins if there are few, in any data the same."""
+        every = itertools.product((0, 1), repeat=len(names)) if len(names) <= EVERY_PATTERN else ()
+        return cls(names, tuple(every))
 
     @property
     def bins(self) -> int:
@@ -54,12 +65,26 @@ class Labels(Task):
         return (*(" + ".join(own) or "none" for own in named), "others")
 
     def binned(self, y: Tensor) -> Tensor:
-        """Return the pattern of each row of labels; rare ones share the last bin."""
+        """Return the pattern of each row of labels; others, such as rows with unknown labels, share the last bin."""
         result = torch.full((len(y),), len(self.patterns), device=y.device)
         rows = y.nan_to_num(nan=-1).long()
         for number, pattern in enumerate(self.patterns):
             result[(rows == torch.tensor(pattern, device=y.device)).all(1)] = number
         return result
+
+    @property
+    def bins_wanted(self) -> str:
+        """Return what a run must say so that labels have bins."""
+        many = f"patterns of {self.outputs} labels are chosen by the data, which stay on nodes; over nodes, "
+        return "" if self.patterns else f"{many}predict at most {EVERY_PATTERN} labels"
+
+    def known(self, y: Tensor) -> Tensor:
+        """Return (samples, labels) which labels are known."""
+        return ~y.isnan()
+
+    def stand_ins(self, samples: int, places: Sequence[int]) -> Tensor:
+        """Return labels of which every second one is 1."""
+        return ((torch.arange(samples)[:, None] + torch.arange(self.outputs)) % 2).double()
 
     @property
     def wanted(self) -> str:
@@ -81,7 +106,7 @@ class Labels(Task):
 
     def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return (rows, labels) sigmoid cross-entropy, and which labels are known."""
-        known = ~y.isnan()
+        known = self.known(y)
         return F.binary_cross_entropy_with_logits(output, y.nan_to_num(), reduction="none"), known
 
     def probabilities(self, output: Tensor) -> Tensor:
@@ -97,7 +122,3 @@ class Labels(Task):
         chosen, probable = self.predictions(output).T, self.probabilities(output).numpy().round(6).T
         titles = [f"p({name})" for name in self.names]
         return {**dict(zip(self.names, chosen, strict=True)), **dict(zip(titles, probable, strict=True))}
-
-    def adopted(self, y: Tensor, given: Task) -> Tensor:
-        """Return labels in the order of this task."""
-        return y[:, [given.names.index(name) for name in self.names]]

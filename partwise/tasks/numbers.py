@@ -1,5 +1,6 @@
 """Real numbers, such as a length of stay."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -21,7 +22,7 @@ class Numbers(Task):
     The network gives standardised numbers; the loss is their squared error.
     """
 
-    edges: tuple[float, ...] = ()  # of the bins of the first number, in its own unit
+    edges: tuple[float, ...] | None = ()  # of the bins of the first number, in its own unit; None: nobody said them
     centre: tuple[float, ...] = ()  # of each number, where labels are standardised: label = centre + scale x number
     scale: tuple[float, ...] = ()
 
@@ -44,6 +45,15 @@ class Numbers(Task):
         edges = torch.quantile(known.double(), inner, interpolation="higher").unique()
         return cls(names, tuple(edges[edges > known.min()].tolist()))
 
+    @classmethod
+    def of_names(cls, names: tuple[str, ...]) -> "Numbers":
+        """Return the task of numbers with these names; the edges of their bins are still to be said."""
+        return cls(names, None)
+
+    def with_edges(self, edges: tuple[float, ...]) -> "Numbers":
+        """Return the task with these edges of bins."""
+        return replace(self, edges=edges)
+
     def standardised_by(self, centre: Tensor, scale: Tensor) -> "Numbers":
         """Return the task of labels that are standardised; both are (numbers,)."""
         return replace(self, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
@@ -59,22 +69,35 @@ class Numbers(Task):
     @property
     def bins(self) -> int:
         """Return the number of bins."""
-        return len(self.edges) + 1
+        return len(self.edges or ()) + 1
 
     @property
     def bin_names(self) -> tuple[str, ...]:
         """Return the name of each bin, by its edges."""
-        marks = [f"{edge:g}" for edge in self.edges]
+        marks = [f"{edge:g}" for edge in self.edges or ()]
         between = [f"{low} to {high}" for low, high in pairwise(marks)]
         return (f"below {marks[0]}", *between, f"from {marks[-1]}") if marks else ("all",)
 
     def binned(self, y: Tensor) -> Tensor:
         """Return the bin of each first number; an unknown one is in the first."""
         first = y[:, 0].contiguous().nan_to_num(nan=-torch.inf)
-        edges = torch.tensor(self.edges, dtype=y.dtype, device=y.device)
+        edges = torch.tensor(self.edges or (), dtype=y.dtype, device=y.device)
         if self.centre:  # by the same arithmetic as the labels, so that no label moves over an edge
             edges = (edges - y.new_tensor(self.centre[0])) / y.new_tensor(self.scale[0])
         return torch.searchsorted(edges, first, right=True)
+
+    @property
+    def bins_wanted(self) -> str:
+        """Return what a run must say so that labels have bins."""
+        return "state their edges, as bins = [2, 5, 9] in [data] of the run" if self.edges is None else ""
+
+    def known(self, y: Tensor) -> Tensor:
+        """Return (samples, numbers) which numbers are known."""
+        return ~y.isnan()
+
+    def stand_ins(self, samples: int, places: Sequence[int]) -> Tensor:
+        """Return standardised numbers, from small to large."""
+        return torch.linspace(-1, 1, samples, dtype=torch.float64)[:, None].repeat(1, self.outputs)
 
     @property
     def wanted(self) -> str:
@@ -99,7 +122,7 @@ class Numbers(Task):
 
     def losses(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return (rows, numbers) squared errors, and which numbers are known."""
-        known = ~y.isnan()
+        known = self.known(y)
         return (output - torch.where(known, y, output.detach())).square(), known
 
     def probabilities(self, output: Tensor) -> Tensor:
@@ -118,7 +141,3 @@ class Numbers(Task):
     def columns(self, output: Tensor) -> dict[str, NDArray[Any]]:
         """Return each number in its own unit."""
         return dict(zip(self.names, self.in_own_unit(output.double()).numpy().T, strict=True))
-
-    def adopted(self, y: Tensor, given: Task) -> Tensor:
-        """Return numbers in the order of this task, and standardised as its own."""
-        return self.standardised(y[:, [given.names.index(name) for name in self.names]])

@@ -1,5 +1,6 @@
 """A class for every place of a sample: a pixel, a token, a time step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,6 +41,18 @@ class Places(Task):
             best, most = torch.where(count > most, label, best), torch.maximum(count, most)
         return best
 
+    def known(self, y: Tensor) -> Tensor:
+        """Return (samples, 1) which samples have a place with a class."""
+        return (y != NONE).flatten(1).any(1, keepdim=True)
+
+    def weight(self, y: Tensor) -> int:
+        """Return how many places have a class."""
+        return int((y != NONE).sum())
+
+    def stand_ins(self, samples: int, places: Sequence[int]) -> Tensor:
+        """Return one class after the other, at all places of a sample."""
+        return (torch.arange(samples) % self.outputs).view(-1, *[1] * len(places)).expand(-1, *places)
+
     def output_shape(self, label: torch.Size) -> tuple[int, ...]:
         """Return the shape of the network's output for a sample, from the shape of its label."""
         return (self.outputs, *label)
@@ -70,8 +83,3 @@ class Places(Task):
         """Return (rows, places...) softmax cross-entropy, and which places have a class."""
         known = y != NONE
         return F.cross_entropy(output, y.clamp(min=0), reduction="none"), known
-
-    def adopted(self, y: Tensor, given: Task) -> Tensor:
-        """Return the classes of places by the numbers that this task has for their names."""
-        number = torch.tensor([*map(self.names.index, given.names), NONE])  # NONE is the last one's index too
-        return number[y]

@@ -1,8 +1,9 @@
 """The base of tasks: what a label may hold, what the network gives for it, the loss, and what a label counts as."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -38,6 +39,15 @@ class Task(ABC):
         """Return how many numbers the network gives for a sample, or for each of its places."""
         return len(self.names)
 
+    @classmethod
+    def of_names(cls, names: tuple[str, ...]) -> Self:
+        """Return the task of which the names alone are known: several owners' labels have them in common."""
+        return cls(names)
+
+    def with_edges(self, edges: tuple[float, ...]) -> Self:
+        """Return the task with these edges of bins; refused where labels are no numbers."""
+        raise ConfigError(f"bins are edges between numbers, but the task is {self.kind}; leave out bins")
+
     @property
     @abstractmethod
     def bins(self) -> int:
@@ -51,6 +61,33 @@ class Task(ABC):
     @abstractmethod
     def binned(self, y: Tensor) -> Tensor:
         """Return (samples,) int64: the bin that each label counts as where data are partitioned or clients grouped."""
+
+    @property
+    def bins_wanted(self) -> str:
+        """Return what a run must say so that labels have bins; '' where they have some."""
+        return ""
+
+    def require_bins(self, what: str) -> None:
+        """Refuse what needs bins, where nobody has said which there are."""
+        if self.bins_wanted:
+            raise ConfigError(f"{what} needs bins of the labels: {self.bins_wanted}")
+
+    @abstractmethod
+    def known(self, y: Tensor) -> Tensor:
+        """Return (samples, labels) which labels of a sample are known."""
+
+    def weight(self, y: Tensor) -> int:
+        """Return how many labels are known: what a mean over several owners' samples weighs them by."""
+        return int(self.known(y).sum())
+
+    def enough_known(self, y: Tensor, fewest: int) -> bool:
+        """Return whether each label is known in `fewest` samples or in none, and one of them is known."""
+        counts = self.known(y).sum(0)
+        return bool(((counts == 0) | (counts >= fewest)).all() and counts.max() >= fewest)
+
+    @abstractmethod
+    def stand_ins(self, samples: int, places: Sequence[int]) -> Tensor:
+        """Return made-up labels, where the real ones are elsewhere; `places` is the shape of a sample's places."""
 
     @abstractmethod
     def check(self, y: Tensor) -> str:
@@ -120,10 +157,6 @@ class Task(ABC):
         strange = [f"the {self.name_word} '{name}'" for name in given.names if name not in self.names]
         lacks = [f"no {self.name_word} '{name}'" for name in self.names if self.every_name and name not in given.names]
         return f"{[*strange, *lacks][0]}; the run knows {', '.join(self.names)}" if strange or lacks else ""
-
-    def adopted(self, y: Tensor, given: "Task") -> Tensor:
-        """Return labels with a task of their own, which fits, as labels of this task."""
-        return y
 
     def loss(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Return the mean loss over everything that is known in the real rows of a mini-batch."""

@@ -27,6 +27,7 @@ from partwise.records.codec import Limit
 from partwise.runs.config import Config, path_in
 from partwise.runs.partitioning import partitioned, reading
 from partwise.runs.settings import Data, Run, Settings
+from partwise.tasks import Classes
 
 LARGEST_VALUE = 3e38  # of numbers in data, which are float32
 QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
@@ -39,6 +40,7 @@ OPTIONS = {  # of the command line, as problems of data name them, and the setti
     r"--missing mean": 'missing = "mean" in [data]',
     r"--allow-nonfinite-data": "allow_nonfinite_data = true in [data]",
     r"--label\b": "label in [data]",
+    r"--task (\w+)": r'task = "\1" in [data] of the run',
 }
 
 
@@ -139,11 +141,22 @@ class Silo:
 
     def check_sizes(self, federation: Federation) -> None:
         """Refuse runs where a client has few training samples; simulated ones count each by itself."""
-        fewest = self.allow.min_train_samples
+        fewest, source = self.allow.min_train_samples, federation.source
         for name, own in zip(federation.names, federation.train, strict=True):
-            if len(own) < fewest and (federation.clients == 1 or len(own)):  # one of several may be empty
+            enough = source.task.enough_known(source.y[own], fewest)
+            if not enough and (federation.clients == 1 or len(own)):  # one of several may be empty
                 who = self.name if federation.clients == 1 else f"client {name} of {self.name}"
-                raise ConfigError(f"{who} has fewer than {fewest} training samples, its own min_train_samples")
+                known = "" if source.task.of_classes else " with a known label"
+                raise ConfigError(f"{who} has fewer than {fewest} training samples{known}, its own min_train_samples")
+
+    def check_task(self, config: Config, source: Source) -> None:
+        """Refuse a run of another task than that of the labels here; a run that names no task is one of classes."""
+        named, kind = config.data.task, source.task.kind
+        if kind != (Classes.kind if named == "auto" else named):
+            run = "the run names no task, which means classes" if named == "auto" else f"the run's task is {named}"
+            raise ConfigError(
+                f'the labels of {self.name} are {kind}, but {run}; set task = "{kind}" in [data] of the run'
+            )
 
     @property
     def noise(self) -> float:
