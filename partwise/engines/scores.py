@@ -55,8 +55,10 @@ class Spans:
         wanted = ascending(wanted)  # so that those of a class and a span follow one another
         found = torch.searchsorted(line, torch.stack([wanted, wanted + 1]))  # before it, and up to its equals
         ends = samples.T.flatten().cumsum(0)
-        group = torch.searchsorted(ends, torch.arange(rows, device=own.device), right=True).clamp(max=len(ends) - 1)
-        hits = ends[group] - torch.searchsorted(wanted, wanted)  # of as much of the class or more
+        place = torch.arange(rows, device=own.device)
+        group = torch.searchsorted(ends, place, right=True).clamp(max=len(ends) - 1)
+        fresh = torch.nn.functional.pad(wanted[1:] != wanted[:-1], (1, 0), value=True)
+        hits = ends[group] - torch.where(fresh, place, 0).cummax(0).values  # of as much of the class or more
         among = (number * rows + self.last).flatten()[group] - found[0]
         share = torch.where(wanted < self.number * classes * rows, hits / among.double(), 0.0)
         values = torch.stack([found.sum(0), (share * UNIT).round().long()])
@@ -122,7 +124,7 @@ def row_by_row(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
     """
     logs = logits.double().log_softmax(1)
     true = logs.gather(1, labels[:, None])[:, 0].exp()
-    distance = ((2 * logs).exp().sum(1) + 1) / 2 - true
+    distance = (logs.exp().square().sum(1) + 1) / 2 - true
     return torch.isfinite(logits).all(1), *logits.max(1), logs.amax(1), distance
 
 

@@ -270,6 +270,24 @@ def test_a_newcomers_score_is_in_the_labels_unit(tmp_path):
         assert value == pytest.approx(math.sqrt(np.square(model.predict(x[3][20:]) - whole[20:]).mean()), rel=1e-12)
 
 
+@pytest.mark.parametrize("task", ["numbers", "labels"])
+def test_a_newcomer_enters_the_group_that_fits_its_labels(task, tmp_path):
+    """Groups are compared by the task's own loss."""
+    own = {**SETTINGS, **OWN[task], "coordinators_a": 2, "coordinators_b": 2}
+    data = {name: MADE[task](seed) for seed, name in enumerate("ABCD")}
+    partwise.run("fed3p2p", data=data, out=tmp_path / "run", **own)
+    joined = partwise.join(tmp_path / "run", MADE[task](7), name="Steyr")
+    assert "fits its samples best" in joined.how
+    assert joined.newcomers[0].joined is not None
+    assert joined.model().predict(features(task)).shape == (40, 2)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_client_receives_is_fine_tuned_by_the_tasks_loss(task, tmp_path):
+    scores = run(task, tmp_path, method="fedavg", moment="adapted").summary
+    assert scores.last("adapted").ranking not in (None, scores.last("received").ranking)
+
+
 def test_label_columns_in_another_order_are_put_right(tmp_path):
     run("numbers", tmp_path / "run")
     one, two = (
