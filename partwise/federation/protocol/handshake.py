@@ -177,6 +177,7 @@ def schema_of(agreed: Agreed) -> Schema:
         agreed.classes,
         tuple(agreed.class_names),
         TableTransform(tuple(agreed.features), tuple(columns)) if agreed.features else None,
+        None,
         tuple(agreed.centre),
         tuple(agreed.scale),
         agreed.model,
