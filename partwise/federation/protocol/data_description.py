@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from partwise.data.saved import json_digest
 from partwise.data.schema import fit_to_schema
 from partwise.data.source import Federation, Source
 from partwise.data.standardise import client_moments, merged, texts
@@ -70,7 +71,22 @@ def describe_data(federation: Federation, record: ReportedData | None, allow: Al
         data=source.name,
         model=source.model,
         min_clients=allow.min_clients,
+        tokens=0 if source.text is None else source.text.size,
+        text=""
+        if source.text is None
+        else json_digest({"tokens": source.text.tokens, "vocabulary": source.text.vocabulary}),
     )
+
+
+def check_text(source: Source, who: str) -> None:
+    """Refuse texts whose vocabulary would be counted over silos, and rows beside texts."""
+    if source.text is not None and source.text.limits is not None:
+        raise ConfigError(
+            f"{who}: nodes count no words or characters of texts for others; in [data] set tokens to ascii, or to the "
+            "tokenizer.json that all silos have"
+        )
+    if source.text is not None and source.text.row is not None:
+        raise ConfigError(f"{who}: over nodes a text stands alone; drop the other columns: [data] drop")
 
 
 def named_features(source: Source, record: ReportedData, public: Collection[str]) -> list[str]:

@@ -23,6 +23,7 @@ from partwise.streams import torch_stream
 
 MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: a larger number is made up
 MOST_FEATURES, MOST_TEXTS = 10**4, 10**3  # columns of a table, of all silos together; texts of one of them
+MOST_TOKENS = 10**6  # different ones of texts
 MOST_NUMBERS = 2**22  # of a sample: 2048 x 2048 in grey
 LARGEST_CELL = 3.5e38  # of a cell, which is a float32
 STAND_IN_SAMPLES = 16  # samples of a server that has none
@@ -65,6 +66,8 @@ def agree(joined: Mapping[str, Described]) -> Agreed:
         white=first.white,
         data=first.data if len({own.data for own in joined.values()}) == 1 else "the silos' own data",
         model=first.model,
+        tokens=first.tokens,
+        text=first.text,
     )
 
 
@@ -84,6 +87,8 @@ def check_described(node: str, own: Described) -> None:
         raise DataError(f"{node}: samples of the shape {own.shape}; a sample has at most {MOST_NUMBERS:,} numbers")
     if not all_within(1, MOST_CLASSES, own.classes) or (own.class_names and len(own.class_names) != own.classes):
         raise DataError(f"{node}: has {own.classes} classes, and {len(own.class_names)} names of them")
+    if not 0 <= own.tokens <= MOST_TOKENS or (own.tokens and (own.features or len(own.shape) > 1)):
+        raise DataError(f"{node}: has texts of {own.tokens} different tokens, {own.shape} in each")
     if not all(map(math.isfinite, (*own.centre, *own.scale, own.white))):
         raise DataError(f"{node}: standardises or scales by numbers that are not finite")
 
@@ -98,6 +103,8 @@ ALIKE = {
     "whole": "samples that are bytes:",
     "standardise": "features that are standardised:",
     "white": "images whose brightest value is",
+    "tokens": "texts whose number of different tokens is",
+    "text": "texts in tokens with the SHA-256",
 }
 
 
@@ -211,6 +218,8 @@ def stand_in(agreed: Agreed, seed: int) -> Federation:
     random = torch_stream(seed, "stand-ins")
     if agreed.whole:
         x = torch.randint(0, int(agreed.white) + 1, (STAND_IN_SAMPLES, *agreed.shape), generator=random).to(torch.uint8)
+    elif agreed.tokens:
+        x = torch.randint(0, agreed.tokens, (STAND_IN_SAMPLES, *agreed.shape), generator=random)
     else:
         x = torch.randn(STAND_IN_SAMPLES, *agreed.shape, generator=random)
     y = torch.arange(STAND_IN_SAMPLES) % agreed.classes
@@ -226,6 +235,7 @@ def stand_in(agreed: Agreed, seed: int) -> Federation:
         class_names=tuple(agreed.class_names),
         table=schema_of(agreed).table,
         white=agreed.white,
+        tokens=agreed.tokens or None,
     )
     half, quarter = STAND_IN_SAMPLES // 2, STAND_IN_SAMPLES // 4
     firsts = torch.tensor([0, half, half + quarter])  # one sample as often as is said, which takes no memory
