@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Federation, Source
+from partwise.data.transforms import rows_of, with_rows
 from partwise.errors import ConfigError, DataError
 from partwise.tasks import Numbers
-from partwise.trees import one_tensor
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
@@ -27,7 +27,7 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     source = federation.source
     if not source.standardise:
         return federation
-    x = one_tensor(source.x, "standardisation")
+    x = rows_of(source.x)
     total = merged(client_moments(x[own], source, few, rare) for own in federation.train)
     centre, scale = centre_and_scale(total)
     if fill or few > 1:
@@ -38,7 +38,7 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     if fill:
         mean = centre.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
         x = torch.where(x.isnan(), mean, x)
-    source = replace(source, x=x, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
+    source = replace(source, x=with_rows(source.x, x), centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
     return replace(federation, source=source)
 
 
@@ -60,6 +60,13 @@ def with_standardised_labels(federation: Federation, few: int = 1) -> Federation
     )
     task = task.standardised_by(*centre_and_scale(total))
     return replace(federation, source=replace(source, y=task.standardised(source.y), own_task=task))
+
+
+def tells_of_clients(source: Source, fill: bool) -> bool:
+    """Return whether samples or labels were changed by what the clients train on, which another seed may change."""
+    standardised_labels = isinstance(source.own_task, Numbers) and bool(source.own_task.centre)
+    counted = source.text is not None and source.text.counted
+    return (fill and source.standardise) or standardised_labels or counted
 
 
 def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:

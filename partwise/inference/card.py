@@ -174,7 +174,12 @@ def interface(model: ServedModel) -> list[str]:
     shape = ", ".join(map(str, ("batch", *about.shape)))
     kind = "int64" if isinstance(about, ArrayInput) and about.whole else "float32"
     lines = [f"- **In**: `x`, {kind} ({shape}), any number of rows; raw, for they are standardised inside."]
-    if isinstance(about, TableInput):
+    if isinstance(about, TableInput) and about.text is not None:
+        lines = [
+            f"- **In**: `x`, int64 ({shape}), any number of rows: tokens of the column {as_code([about.text.column])}."
+        ]
+        lines.append("  `input.text` in model.json says which number a token has; 0 is padding, 1 any other token.")
+    elif isinstance(about, TableInput):
         lines.append(f"  Columns in this order: {as_code(about.features)}.")
         if about.features != about.columns:
             lines.append("  `column=text` is 1 where the column has this text, else 0.")

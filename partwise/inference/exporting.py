@@ -21,7 +21,7 @@ from partwise.inference.run_models import sound
 from partwise.inference.served import ServedModel
 from partwise.records.files import CONFIG, METHOD, MODEL, MODELS_FOLDER, NETWORK_COPY
 from partwise.records.formats import as_json
-from partwise.records.manifest import ArrayInput, ImageInput, ModelManifest, NamedInput
+from partwise.records.manifest import ArrayInput, ImageInput, ModelManifest, NamedInput, TableInput
 from partwise.runs.saving import ENDING
 from partwise.streams import torch_stream
 from partwise.writing import make_folder, write
@@ -142,11 +142,12 @@ def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
 def raw_samples(manifest: ModelManifest) -> Tensor:
     """Return (rows, ...) raw samples like those of the run: by its means and deviations, within an image's values."""
     shape, standard = manifest.input.shape, manifest.standardise
-    if isinstance(manifest.input, NamedInput):
+    text = manifest.input.text if isinstance(manifest.input, TableInput) else None
+    if isinstance(manifest.input, NamedInput) or (text is not None and not shape):
         raise ConfigError(
             "models whose samples have several tensors cannot be exported yet; use predict, or load_model"
         )
-    if isinstance(manifest.input, ArrayInput) and manifest.input.whole:
+    if text is not None or (isinstance(manifest.input, ArrayInput) and manifest.input.whole):
         return torch.ones(COMPARED_ROWS, *shape, dtype=torch.int64)
     channels = (-1, *[1] * (len(shape) - 1))
     centre, scale = (torch.tensor(numbers).view(channels) for numbers in (standard.centre, standard.scale))

@@ -13,7 +13,7 @@ from partwise.data.reading import Reading
 from partwise.data.schema import Schema
 from partwise.data.source import Source
 from partwise.data.sources import is_table, own_path
-from partwise.data.transforms import NamedTransform, TableTransform
+from partwise.data.transforms import NamedTransform, TableTransform, TextTransform
 from partwise.errors import ConfigError, DataError, short
 from partwise.inference.run_models import RunModels
 from partwise.records.manifest import TableInput
@@ -72,12 +72,13 @@ def named_newcomers(federation: Federation, saved: RunModels, name: str | None) 
 def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
     """Return the schema that newcomers and the run share, newcomers last; refuse data that do not fit the run's."""
     source, manifest = federation.source, saved.manifest
-    check_kind(saved, source.name, table=source.table is not None)
+    check_kind(saved, source.name, table=source.is_table)
     transform = manifest.input.transform
-    table = transform if isinstance(transform, TableTransform) else None
+    text = transform if isinstance(transform, TextTransform) else None
+    table = manifest.input.row if isinstance(manifest.input, TableInput) and manifest.input.features else None
     theirs = transform.shapes if isinstance(transform, NamedTransform) else tuple(manifest.input.shape)
-    if table is not None:
-        check_features(source, table)
+    if table is not None or text is not None:
+        check_features(source, table or TableTransform((), ()))
     elif source.shape != theirs:
         raise DataError(
             f"'{source.name}' has samples of the shape {shape_text(source.shape)}, the run's are {shape_text(theirs)}"
@@ -89,6 +90,7 @@ def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
         manifest.task.bins,
         tuple(manifest.classes) if source.class_names else (),
         table,
+        text,
         tuple(manifest.standardise.centre),
         tuple(manifest.standardise.scale),
         source.model,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from partwise.code_files import split_network
 from partwise.data.source import Source
+from partwise.data.transforms import ROW, TOKENS, TextTransform
 from partwise.engines.probe import samples_of
 from partwise.errors import ConfigError, DataError, one_line
 from partwise.inference.run_models import ModelFile, RunModels
@@ -164,6 +165,10 @@ def program_of(saved: RunModels, config: Config, network: Network | None) -> tup
     y = torch.zeros((), dtype=torch.int64).expand(SAMPLES, *manifest.label_shape)
     centre, scale = tuple(manifest.standardise.centre), tuple(manifest.standardise.scale)
     source = Source(manifest.data, x, y, manifest.task.bins, SAMPLES, centre, scale, own_task=manifest.task)
+    if isinstance(manifest.input, TableInput) and isinstance(text := manifest.input.transform, TextTransform):
+        source = replace(source, text=text, table=text.row)
+    elif isinstance(manifest.input, ArrayInput):
+        source = replace(source, tokens=manifest.input.vocabulary)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     program, plans = programmed(config, source, parts, probed, len(manifest.clients), torch.device("cpu"))
@@ -179,6 +184,9 @@ def zero_samples(given: TableInput | ImageInput | ArrayInput | NamedInput, sampl
     """Return samples of zeros, as the run's data set would hold them."""
     if isinstance(given, NamedInput):
         return {n: torch.zeros(samples, *own, dtype=getattr(torch, given.types[n])) for n, own in given.shapes.items()}
+    if isinstance(given, TableInput) and given.text is not None:
+        tokens = torch.zeros(samples, given.text.length, dtype=torch.int64)
+        return {TOKENS: tokens, ROW: torch.zeros(samples, len(given.features))} if given.features else tokens
     whole = isinstance(given, ArrayInput) and given.whole
     return torch.zeros(samples, *given.shape, dtype=torch.int64 if whole else torch.float32)
 

@@ -14,6 +14,7 @@ from partwise.data.checks import lacking
 from partwise.data.readers.frames import NUMBER_KINDS, DataTable, framed
 from partwise.data.readers.tables import TABLE_ENDINGS, opened_table
 from partwise.data.reading import Reading
+from partwise.data.transforms import ROW
 from partwise.errors import DataError, needed, unknown
 from partwise.inference.given import GivenSamples, without_names
 from partwise.records.manifest import TableInput
@@ -34,7 +35,10 @@ class Tables:
         self.check_columns(table)
         for column in self.input.different_columns:
             self.check_kind(table, column)
-        return without_names(self.checked(self.input.transform.apply(table), table))
+        x = self.input.transform.apply(table)
+        if isinstance(x, dict):
+            return without_names({**x, ROW: self.checked(x[ROW], table)})
+        return without_names(x if self.input.text is not None else self.checked(x, table))
 
     def table(self, samples: Any) -> DataTable:
         """Return the given samples as a table."""
@@ -66,7 +70,9 @@ class Tables:
 
     def check_kind(self, table: DataTable, column: str) -> None:
         """Refuse texts where the model learned from numbers, and texts that it does not know; or log these."""
-        transform = self.input.transform
+        transform = self.input.row
+        if self.input.text is not None and column == self.input.text.column:
+            return  # it refuses by itself what is no text
         if transform.is_number(column):
             if (kind := table.kind(column)) not in NUMBER_KINDS:
                 raise DataError(f"{table.column(column)}: {kind}, but the model learned from numbers")

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from partwise.data.saved import json_digest
-from partwise.data.transforms import ArrayTransform, ImageTransform, NamedTransform, TableTransform
+from partwise.data.transforms import ArrayTransform, ImageTransform, NamedTransform, TableTransform, TextTransform
 from partwise.errors import DataError
 from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.tasks import TASKS, Classes, Task
@@ -55,6 +55,16 @@ class Scaling(Record):
     scale: list[float]
 
 
+@dataclass(frozen=True)
+class TextInput(Record):
+    """A column of texts, which become tokens."""
+
+    column: str
+    tokens: str  # words, characters, ascii, or the content of a tokenizer's file
+    vocabulary: list[str]
+    length: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableInput(Record):
     """Models that take rows of tables."""
@@ -67,6 +77,7 @@ class TableInput(Record):
     missing: Literal["refuse", "mean"]  # what becomes of empty numbers
     nonfinite: bool  # NaN and infinity are let through
     other_texts: Literal["refuse", "zeros"] = "refuse"  # zeros: as a silo trained on texts that no silo may name
+    text: TextInput | None = None
 
     def __post_init__(self) -> None:
         if len(self.features) != len(self.columns):
@@ -75,14 +86,22 @@ class TableInput(Record):
             )
 
     @property
-    def transform(self) -> TableTransform:
-        """Return what makes samples of rows."""
+    def row(self) -> TableTransform:
+        """Return what makes features of the columns that are no text."""
         return TableTransform(tuple(self.features), tuple(self.columns))
+
+    @property
+    def transform(self) -> TableTransform | TextTransform:
+        """Return what makes samples of rows."""
+        if self.text is None:
+            return self.row
+        vocabulary, row = tuple(self.text.vocabulary), self.row if self.features else None
+        return TextTransform(self.text.column, self.text.tokens, vocabulary, self.text.length, row)
 
     @property
     def different_columns(self) -> list[str]:
         """Return the columns that a table must have, each once."""
-        return list(dict.fromkeys(self.columns))
+        return list(dict.fromkeys([*self.columns, *([self.text.column] if self.text else [])]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +126,7 @@ class ArrayInput(Record):
     kind: Literal["arrays"] = "arrays"
     shape: list[int]  # of a sample
     whole: bool = False  # they are whole numbers
+    vocabulary: int | None = None  # how many different ones, from 0 on, where they are tokens
 
     @property
     def transform(self) -> ArrayTransform:

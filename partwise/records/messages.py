@@ -57,6 +57,8 @@ class Described(Record):
     white: float
     data: str  # what the data are called
     model: str  # the network that belongs to them
+    tokens: int = field(default=0, kw_only=True)  # how many different ones samples hold; 0: they are no texts
+    text: str = field(default="", kw_only=True)  # the SHA-256 of how texts become tokens
 
 
 @dataclass(frozen=True)

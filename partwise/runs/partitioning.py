@@ -127,4 +127,9 @@ def reading(settings: Data) -> Reading:
         allow_nonfinite=settings.allow_nonfinite_data,
         split_by=settings.split_by,
         test_after=settings.test_after,
+        text=settings.text,
+        text_length=settings.text_length,
+        tokens=settings.tokens,
+        vocabulary=settings.vocabulary,
+        min_token_count=settings.min_token_count,
     )

@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_map
 
 from partwise.client_settings import check_names, settings_by_name
 from partwise.data import Federation, Source
-from partwise.data.standardise import normalised, standardised
+from partwise.data.standardise import normalised, standardised, tells_of_clients
+from partwise.data.vocabulary import with_vocabulary
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.probe import (
     as_seen,
@@ -87,14 +88,14 @@ def build_simulation(
     device = choose_device(config.run.device)
     fill = config.data.missing == "mean"
     whole = not isinstance(data, Federation | list | dict)  # else a seed may divide it in a way of its own
-    if beside is not None and whole and not (fill and beside.federation.source.standardise):
+    if beside is not None and whole and not tells_of_clients(beside.federation.source, fill):
         data = beside.federation.source
     federation = partitioned(config, data)
     config = for_task(config, federation.source)
     held_out = drawn_out(config, federation)
     if federation.holds == "all":  # else all nodes have agreed on it
         few, rare = config.privacy.min_train_samples, config.privacy.min_class_count
-        known = standardised(federation.without(held_out), fill, few, rare)
+        known = standardised(with_vocabulary(federation.without(held_out)), fill, few, rare)
         federation = replace(known, train=federation.train)
     elif method.pooled:
         raise ConfigError(
@@ -294,13 +295,12 @@ def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
 
 def draw(config: Config, source: Source, own: Network | None, probed: Samples) -> Parts:
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
-    settings, shape, task, label = config.model, source.shape, source.task, source.y.shape[1:]
+    settings, task, label = config.model, source.task, source.y.shape[1:]
     network = network_in_file(settings.model) if own is None else own
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
-        parts = models.build(network_name(config, source), shape, task.outputs, settings.batch_norm, settings.dropout)
-        parts = parts.initialise(config.run.seed)
+        parts = named_network(config, source).initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")
     else:
@@ -319,6 +319,20 @@ def draw(config: Config, source: Source, own: Network | None, probed: Samples) -
     return parts
 
 
+def named_network(config: Config, source: Source) -> Parts:
+    """Return the network that settings name, for samples and labels as a source holds them, not yet drawn."""
+    settings, task = config.model, source.task
+    return models.build(
+        network_name(config, source),
+        source.shape,
+        task.outputs,
+        settings.batch_norm,
+        settings.dropout,
+        source.vocabulary,
+        each_step=len(task.output_shape(source.y.shape[1:])) > 1,
+    )
+
+
 def network_arguments(source: Source) -> dict[str, object]:
     """Return all that a user's class or function may ask for by the name of a parameter."""
     return {
@@ -326,6 +340,7 @@ def network_arguments(source: Source) -> dict[str, object]:
         "outputs": source.task.outputs,  # how many numbers the head gives: classes, labels or numbers
         "classes": source.task.outputs,  # the same, as classification calls it
         "task": source.task,  # what a label is
+        "vocabulary": source.vocabulary,  # how many different tokens samples hold, None where they hold none
     }
 
 

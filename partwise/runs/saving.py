@@ -16,7 +16,7 @@ from torch import Tensor
 
 from partwise.code_files import file_digest, file_of, network_file_of
 from partwise.data import CATALOGUE, Federation
-from partwise.data.transforms import ImageTransform, NamedTransform, TableTransform
+from partwise.data.transforms import ImageTransform, NamedTransform, TableTransform, TextTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
 from partwise.records.codec import Encoder, Unstorable
@@ -33,6 +33,7 @@ from partwise.records.manifest import (
     NamedInput,
     Scaling,
     TableInput,
+    TextInput,
 )
 from partwise.rounds.plan import Plan
 from partwise.runs.config import HANDED_IN, Config
@@ -232,20 +233,26 @@ def input_of(
     if isinstance(transform, NamedTransform):
         shapes = {name: list(own) for name, own in transform.shapes.items()}
         return NamedInput(shape=[], shapes=shapes, types=transform.types)
-    shape = list(transform.shape) if not isinstance(transform, TableTransform) else [len(transform.features)]
-    if isinstance(transform, TableTransform):
+    if isinstance(transform, TableTransform | TextTransform):
         dropped = [name.strip() for name in data.drop.split(",")] if data.drop else []
         return TableInput(
-            shape=shape,
-            features=list(transform.features),
-            columns=list(transform.columns),
+            shape=[] if isinstance(source.x, dict) else list(source.x.shape[1:]),
+            features=list(source.feature_names),
+            columns=list(source.feature_columns),
             beside=list(dict.fromkeys([*(source.no_features or (data.label, *dropped)), *source.columns, *beside])),
             missing=data.missing,
             nonfinite=data.allow_nonfinite_data,
             other_texts="zeros" if federation.holds == "some" else "refuse",
+            text=text_input(transform) if isinstance(transform, TextTransform) else None,
         )
+    shape = list(transform.shape)
     if isinstance(transform, ImageTransform):
         usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None
         resize = data.image_size is not None or usual is not None
         return ImageInput(shape=shape, white=transform.white, resize=resize)
-    return ArrayInput(shape=shape, whole=transform.whole)
+    return ArrayInput(shape=shape, whole=transform.whole, vocabulary=source.vocabulary)
+
+
+def text_input(transform: TextTransform) -> TextInput:
+    """Return what models know of the column of texts."""
+    return TextInput(transform.column, transform.tokens, list(transform.vocabulary), transform.length)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from partwise.code_files import network_file_of, split_network
 from partwise.data import parse_rule
 from partwise.data.rules import parse_test_after
+from partwise.data.tokens import check_tokens
 from partwise.errors import ConfigError, unknown
 from partwise.options import Checked, as_written, option
 from partwise.records.metrics import ChoosingMetric
@@ -92,6 +93,24 @@ class Data(Checked):
     drop: str | None = option(None, "Tables: columns not to use as features, separated by commas.")
     missing: Literal["refuse", "mean"] = option(
         "refuse", "Tables: how to treat empty cells; mean fills in the mean of the column."
+    )
+    text: str | None = option(
+        None, "Tables: column of texts, which become tokens; other columns stand beside them unless they are dropped."
+    )
+    text_length: int | None = option(
+        None, "Texts: tokens of a sample; unset: as many as the longest text has, at most 256.", minimum=1
+    )
+    tokens: str = option(
+        "words",
+        "Texts: divide them into words, characters, or ascii (characters of a fixed alphabet); or FILE.json, a "
+        "tokenizer of the package tokenizers.",
+        check=check_tokens,
+    )
+    vocabulary: int = option(
+        10_000, "Texts: largest vocabulary of words or characters; tokens of many clients come first.", minimum=1
+    )
+    min_token_count: int = option(
+        2, "Texts: words and characters in fewer training samples than this are unknown.", minimum=1
     )
     image_size: int | None = option(
         None,

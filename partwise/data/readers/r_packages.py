@@ -1,6 +1,5 @@
 """Data sets of R's packages: a data frame each, in the package or in a file of its own."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from partwise.data.readers.entry import DataEntry
@@ -19,12 +18,4 @@ def load(known: DataEntry, place: DataPlace, reading: Reading) -> Source:
         table = read_package_frame(place.path, columns.frame)
     else:
         table = opened_table(Path(f"{place.path}#{columns.frame}"), reading)
-    client = reading.column or columns.client
-    wanted = replace(
-        reading,
-        label=columns.label if reading.label == Reading.label else reading.label,
-        column=client,
-        drop=tuple(column for column in (*columns.no_features, *reading.drop) if column != client),
-        split_by=reading.split_by or columns.split_by,
-    )
-    return source_of(table, wanted, known.name)
+    return source_of(table, columns.over(reading), known.name)

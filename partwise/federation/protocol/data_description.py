@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
+from partwise.data.saved import json_digest
 from partwise.data.schema import fit_to_schema
 from partwise.data.source import Federation, Source
 from partwise.data.standardise import client_moments, label_moments, merged, texts
@@ -74,6 +75,10 @@ def describe_data(federation: Federation, record: ReportedData | None, allow: Al
         data=source.name,
         model=source.model,
         min_clients=allow.min_clients,
+        tokens=0 if source.text is None else source.text.size,
+        text=""
+        if source.text is None
+        else json_digest({"tokens": source.text.tokens, "vocabulary": source.text.vocabulary}),
     )
 
 
@@ -83,6 +88,17 @@ def class_names_of(source: Source) -> tuple[str, ...]:
         return source.class_names
     names = source.own_task.names
     return () if names == Classes.numbered(len(names)).names else names
+
+
+def check_text(source: Source, who: str) -> None:
+    """Refuse texts whose vocabulary would be counted over silos, and rows beside texts."""
+    if source.text is not None and source.text.limits is not None:
+        raise ConfigError(
+            f"{who}: nodes count no words or characters of texts for others; in [data] set tokens to ascii, or to the "
+            "tokenizer.json that all silos have"
+        )
+    if source.text is not None and source.text.row is not None:
+        raise ConfigError(f"{who}: over nodes a text stands alone; drop the other columns: [data] drop")
 
 
 def named_features(source: Source, record: ReportedData, public: Collection[str]) -> list[str]:

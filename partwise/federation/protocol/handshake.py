@@ -25,6 +25,7 @@ from partwise.tasks import TASKS, Classes, Labels, Numbers, Places, Task
 
 MOST_SAMPLES, MOST_CLASSES = 10**8, 10**4  # of a client: a larger number is made up
 MOST_FEATURES, MOST_TEXTS = 10**4, 10**3  # columns of a table, of all silos together; texts of one of them
+MOST_TOKENS = 10**6  # different ones of texts
 MOST_NUMBERS = 2**22  # of a sample: 2048 x 2048 in grey
 LARGEST_CELL = 3.5e38  # of a cell, which is a float32
 STAND_IN_SAMPLES = 16  # samples of a server that has none
@@ -69,6 +70,8 @@ def agree(joined: Mapping[str, Described]) -> Agreed:
         white=first.white,
         data=first.data if len({own.data for own in joined.values()}) == 1 else "the silos' own data",
         model=first.model,
+        tokens=first.tokens,
+        text=first.text,
     )
 
 
@@ -94,6 +97,8 @@ def check_described(node: str, own: Described) -> None:
         1, MOST_NUMBERS, *own.places, math.prod(own.places)
     ):
         raise DataError(f"{node}: labels of the shape {own.places}; a label of places has at most {MOST_NUMBERS:,}")
+    if not 0 <= own.tokens <= MOST_TOKENS or (own.tokens and (own.features or len(own.shape) > 1)):
+        raise DataError(f"{node}: has texts of {own.tokens} different tokens, {own.shape} in each")
     if not all(map(math.isfinite, (*own.centre, *own.scale, own.white))):
         raise DataError(f"{node}: standardises or scales by numbers that are not finite")
 
@@ -111,6 +116,8 @@ ALIKE = {
     "whole": "samples that are bytes:",
     "standardise": "features that are standardised:",
     "white": "images whose brightest value is",
+    "tokens": "texts whose number of different tokens is",
+    "text": "texts in tokens with the SHA-256",
 }
 
 
@@ -206,6 +213,7 @@ def schema_of(agreed: Agreed, bins: tuple[float, ...] | None = None) -> Schema:
         agreed.classes if task is None else task.bins,
         () if task else tuple(agreed.class_names),
         TableTransform(tuple(agreed.features), tuple(columns)) if agreed.features else None,
+        None,
         tuple(agreed.centre),
         tuple(agreed.scale),
         agreed.model,
@@ -272,6 +280,8 @@ def stand_in(agreed: Agreed, seed: int, bins: tuple[float, ...] | None = None) -
     schema, random = schema_of(agreed, bins), torch_stream(seed, "stand-ins")
     if agreed.whole:
         x = torch.randint(0, int(agreed.white) + 1, (STAND_IN_SAMPLES, *agreed.shape), generator=random).to(torch.uint8)
+    elif agreed.tokens:
+        x = torch.randint(0, agreed.tokens, (STAND_IN_SAMPLES, *agreed.shape), generator=random)
     else:
         x = torch.randn(STAND_IN_SAMPLES, *agreed.shape, generator=random)
     task = schema.own_task or Classes.numbered(agreed.classes)
@@ -288,6 +298,7 @@ def stand_in(agreed: Agreed, seed: int, bins: tuple[float, ...] | None = None) -
         table=schema.table,
         white=agreed.white,
         own_task=schema.own_task,
+        tokens=agreed.tokens or None,
     )
     half, quarter = STAND_IN_SAMPLES // 2, STAND_IN_SAMPLES // 4
     firsts = torch.tensor([0, half, half + quarter])  # one sample as often as is said, which takes no memory

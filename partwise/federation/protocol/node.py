@@ -9,6 +9,7 @@ from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.protocol.data_description import (
     check_classes,
+    check_text,
     describe_data,
     kept_here,
     log_unnamed_texts,
@@ -112,6 +113,7 @@ class Node:
         self.silo.check_task(config, federation.source)
         self.silo.check_sizes(federation)
         check_ranges(self.silo, federation.source)
+        check_text(federation.source, self.silo.name)
         with kept_here(self.silo):
             record = ReportedData(self.silo, federation, config) if self.silo.hosts is None else None
             joined = describe_data(federation, record, self.silo.allow)

@@ -31,7 +31,10 @@ from partwise.tasks import Classes
 
 LARGEST_VALUE = 3e38  # of numbers in data, which are float32
 QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
-OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
+OWN_DATA = (  # the silo says
+    *("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing"),
+    *("text", "text_length", "tokens"),
+)
 OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed", "split_by", "test_after")  # and divides them
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
@@ -264,7 +267,7 @@ def read_silo(path: Path) -> Silo:
         for key, value in own.items():
             with problems.collect(f"'{path}' [{table}]"):
                 converted(fields_by_name(kind)[key], value)
-    for key in ("data", "data_root"):  # beside the file, as people write them
+    for key in ("data", "data_root", "tokens"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and file_and_frame(beside)[0].exists():
             data[key] = str(beside)

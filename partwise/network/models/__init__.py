@@ -49,8 +49,20 @@ def several(shape: dict[str, tuple[int, ...]]) -> ConfigError:
     )
 
 
-def build(name: str, shape: Shape, classes: int, norm: bool = False, dropout: float = 0.0) -> "Parts":
-    """Return a model by name, not yet drawn. `norm`: batch-norm after every convolution; `dropout`: before the head."""
+def build(
+    name: str,
+    shape: Shape,
+    classes: int,
+    norm: bool = False,
+    dropout: float = 0.0,
+    vocabulary: int | None = None,
+    each_step: bool = False,
+) -> "Parts":
+    """Return a model by name, not yet drawn.
+
+    `norm`: batch-norm after every convolution; `dropout`: before the head; `vocabulary`: the number of different tokens
+    that samples of whole numbers hold; `each_step`: every step is classified.
+    """
     if isinstance(shape, dict):
         raise several(shape)
     if name.startswith(TIMM):
@@ -60,4 +72,5 @@ def build(name: str, shape: Shape, classes: int, norm: bool = False, dropout: fl
     if name not in NETWORKS:
         raise ConfigError(unknown("model", name, ["auto", "cnn", *NETWORKS, "timm:NAME", "FILE.py:NAME"]))
     function = getattr(import_module(f"{__name__}.{NETWORKS[name]}"), name.replace("-", "_"))
-    return function(shape, classes, norm=norm, dropout=dropout)
+    of_series = {"vocabulary": vocabulary, "each_step": each_step} if NETWORKS[name] == "sequences" else {}
+    return function(shape, classes, norm=norm, dropout=dropout, **of_series)
