@@ -20,7 +20,7 @@ import partwise
 from partwise import Observer, methods
 
 # Files, fields, options and types that have other names in AFTER: {"before": "after"}; `--renamed` uses them here.
-RENAMED: dict[str, str] = {"CLOUD": "MIXED_GUIDE"}
+RENAMED: dict[str, str] = {"CLOUD": "MIXED_GUIDE", "client_accuracy": "client_scores"}
 
 TEN = {"data": "digits", "clients": 6, "partition": "dir:0.3", "rounds": 4, "lr": 0.02, "momentum": 0.5, "batch": 16}
 SMALL = {**TEN, "clients": 4, "partition": "dir:0.5", "rounds": 3, "train_samples": 48, "validation": 0.2}

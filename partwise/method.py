@@ -192,6 +192,7 @@ class Method(Training):
 
     share = {"*": ALL}
     pooled = False  # pool all training samples in one place, without a federation: the baseline `central`
+    needs_classes = False  # it takes one class a sample alone: no numbers, no labels and no places
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Make a subclass a dataclass: `pull: float = option(1.0, "Help.")` adds an option, `lr = 0.1` a default."""

@@ -12,6 +12,7 @@ from typing import Any
 from partwise.errors import ConfigError, Problems, short, unknown
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+LIST_TYPES = (tuple[int, ...], tuple[float, ...])
 
 
 def option(
@@ -56,7 +57,7 @@ def allowed(field: dataclasses.Field) -> str:
     if typing.get_origin(plain) is typing.Literal:
         words = "one of " + ", ".join(map(str, typing.get_args(plain)))
     elif typing.get_origin(plain) is tuple:
-        words = "whole numbers separated by commas"
+        words = f"{'whole ' * (typing.get_args(plain)[0] is int)}numbers separated by commas"
     else:
         words = WORDS[plain]
     signs = {"minimum": "at least", "above": "above", "maximum": "at most", "below": "below"}
@@ -93,7 +94,7 @@ def fitting(field: dataclasses.Field, value: Any) -> Any:
         return value
     if typing.get_origin(plain) is tuple:
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-        result = numbers = tuple(parse_plain(int, item) for item in items)
+        result = numbers = tuple(parse_plain(typing.get_args(plain)[0], item) for item in items)
     else:
         result = parse_plain(plain, value)
         numbers = (result,) if plain in (int, float) else ()
@@ -201,7 +202,7 @@ def as_written(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "unset", True: "yes", False: "no"}[value]
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(as_written, value))
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -234,10 +235,10 @@ def check_option_types(cls: type) -> None:
         plain = field_type(field)[0]
         if field.default is dataclasses.MISSING:
             raise ConfigError(f"{cls.__name__}.{field.name} needs a default: option(1.0, 'A sentence.')")
-        if plain not in WORDS and plain != tuple[int, ...] and typing.get_origin(plain) is not typing.Literal:
+        if plain not in WORDS and plain not in LIST_TYPES and typing.get_origin(plain) is not typing.Literal:
             raise ConfigError(
                 f"{cls.__name__}.{field.name} cannot be an option: its type is {plain}, not int, float, bool, str, a "
-                "Literal or tuple[int, ...]; remove the annotation if it is not an option"
+                "Literal, tuple[int, ...] or tuple[float, ...]; remove the annotation if it is not an option"
             )
     check_conditions(cls)
 

@@ -26,7 +26,7 @@ def chosen(x: Samples, index: Tensor | slice) -> Samples:
     return tree_map(lambda tensor: tensor[index], x)
 
 
-def split_samples(x: Samples, size: int, device: torch.device) -> Iterator[Samples]:
+def in_pieces(x: Samples, size: int, device: torch.device) -> Iterator[Samples]:
     """Yield `size` samples after another, on a device."""
     for start in range(0, len(tensors_of(x)[0]), size):
         yield tree_map(lambda tensor: tensor.to(device), chosen(x, slice(start, start + size)))

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from partwise.commands.options import Command, complete_file, debug_option
+from partwise.errors import ConfigError
 
 KEYS_EXAMPLES = """\b
 Examples:
@@ -20,6 +21,7 @@ Examples:
 NODE_EXAMPLES = """\b
 Examples:
   partwise node graz.toml --check
+  partwise node graz.toml --check --task numbers
   partwise node graz.toml --server fl.example.org:9443 --ca ca.pem --key Graz.key
   partwise node trial.toml --server 127.0.0.1:9443 --plain"""
 
@@ -83,13 +85,18 @@ def serve_command(**given: Any) -> None:
 @click.command("node", cls=Command, epilog=NODE_EXAMPLES)
 @click.argument("silo", metavar="SILO.toml", shell_complete=complete_file)
 @click.option("--check", is_flag=True, help="Read the data, show what would leave, and connect to nobody.")
+@click.option(
+    "--task",
+    type=click.Choice(["classes", "labels", "numbers", "places"]),
+    help="With --check: the task of the runs that are expected; unset: by the labels.",
+)
 @click.option("--server", metavar="HOST:PORT", help="The server's address; needed without --check.")
 @click.option("--ca", metavar="FILE", help="The federation's ca.pem.", shell_complete=complete_file)
 @click.option("--key", metavar="FILE", help="This silo's own key.", shell_complete=complete_file)
 @plain_option
 @insecure_option
 @flower_debug_option
-def node_command(check: bool, debug: bool, **given: Any) -> None:
+def node_command(check: bool, task: str | None, debug: bool, **given: Any) -> None:
     """Take part in a federation with a silo's data.
 
     SILO.toml says what the data are and what is allowed with them; see docs/federation.md. Nothing that arrives from
@@ -99,7 +106,9 @@ def node_command(check: bool, debug: bool, **given: Any) -> None:
     from partwise.commands.federating import check_node, run_node
 
     if check:
-        check_node(**given)
+        check_node(task=task, **given)
+    elif task is not None:
+        raise ConfigError("--task goes with --check: otherwise the run names the task")
     else:
         run_node(debug=debug, **given)
 

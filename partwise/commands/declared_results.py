@@ -145,7 +145,7 @@ def report_command(**given: Any) -> None:
     """Write a report on runs: one page for a browser.
 
     RUN is the folder of a run, or one that contains runs, such as a comparison. The page is a single file that opens
-    offline, with a leaderboard and charts of accuracy, clients, bytes and what else the runs recorded.
+    offline, with a leaderboard and charts of the metric, clients, bytes and what else the runs recorded.
     """
     from partwise.commands.reporting import report
 

@@ -96,11 +96,11 @@ def serve(folder: str, address: str, insecure: bool, plain: bool, debug: bool) -
     )
 
 
-def check_node(silo: str, **connection: str | bool | None) -> None:
-    """Show what would leave a silo."""
+def check_node(silo: str, task: str | None, **connection: str | bool | None) -> None:
+    """Show what would leave a silo in runs of a task; None: of what the labels look like."""
     if given := sorted(f"--{name}" for name, value in connection.items() if value):
         raise ConfigError(f"--check connects to nobody: leave out {', '.join(given)}")
-    for line in preview(read_silo(Path(silo))):
+    for line in preview(read_silo(Path(silo)), task or "auto"):
         click.echo(printable(line))
 
 

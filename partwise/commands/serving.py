@@ -12,23 +12,25 @@ from partwise.inference.newcomers import JoinResult, join
 from partwise.inference.run_models import RunModels
 from partwise.records.formats import as_csv
 from partwise.records.manifest import TableInput
-from partwise.reporting.tables import NOTHING, Cells, percent, print_table
+from partwise.reporting.tables import NOTHING, Cells, in_unit, metric_cell, print_table
 from partwise.runs.saving import GLOBAL_STEM
 from partwise.writing import write
 
 
 def predict(run: str, samples: str, client: str | None, of_all: bool, out: str | None, trust: bool) -> None:
-    """Show or write the class and the probabilities of every sample."""
+    """Show or write what is predicted of every sample: a class or labels with probabilities, or numbers."""
     model = load_model(run, named_client(client, of_all), trust=trust)
     given = model.read(samples)
-    probabilities = model.probabilities(given.x)
-    column = "row" if isinstance(model.manifest.input, TableInput) else "file"
-    titles = [f"p({name})" for name in model.classes]
-    rows = [
-        {column: name, "class": chosen, **dict(zip(titles, own.round(6).tolist(), strict=True))}
-        for name, chosen, own in zip(given.names, model.named(probabilities), probabilities, strict=True)
-    ]
-    content = as_csv(rows)
+    first = "row" if isinstance(model.manifest.input, TableInput) else "file"
+    columns = model.task.columns(model.outputs(given.x))
+    if not columns:
+        raise ConfigError(
+            "a class for each place of a sample is no CSV; in Python, load_model(...).predict gives an array"
+        )
+    if first in columns:
+        raise ConfigError(f"two columns would be called '{first}'; in Python, load_model(...).predict gives an array")
+    values = zip(given.names, *(own.tolist() for own in columns.values()), strict=True)
+    content = as_csv([dict(zip((first, *columns), row, strict=True)) for row in values])
     if out is None:
         click.echo(content.decode(), nl=False)
     else:
@@ -74,12 +76,13 @@ def join_run(run: str, data: str, **given: Any) -> None:
 
 
 def as_table(joined: JoinResult) -> Cells:
-    """Return a row for every newcomer: its samples, and the accuracy of the models that it might use."""
+    """Return a row for every newcomer: its samples, and how the models do that it might use."""
     rows = []
     for each in joined.newcomers:
-        accuracies = map(percent, (each.joined, each.alone, each.all_alike))
-        rows.append([each.name, str(each.train_samples), str(each.test_samples), *accuracies])
+        values = [metric_cell(value, joined.metric) for value in (each.joined, each.alone, each.all_alike)]
+        rows.append([each.name, str(each.train_samples), str(each.test_samples), *values])
     notes = [f"joined: {joined.how}"]
     notes.append(f"alone: trains {joined.rounds} rounds on its own samples, as many as the run (local)")
     notes.append(f"global: the run's global model; {NOTHING}: it has none")
-    return Cells("Accuracy in %", ["newcomer", "train", "test", "joined", "alone", "global"], rows, notes)
+    title = in_unit(joined.metric)
+    return Cells(title[0].upper() + title[1:], ["newcomer", "train", "test", "joined", "alone", "global"], rows, notes)

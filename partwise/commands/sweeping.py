@@ -146,7 +146,7 @@ class SweepPlan:
                 made = [config for config in self.configs({**problem, **settings}) if config.name == name]
                 [trial] = trials_of(made, self.varied.names)
                 trial = work.known(trial) or work.tried(*work.ready(trial))
-                search.tell(drawn, trial.validation)
+                search.tell(drawn, trial.rank)
                 yield trial
 
 

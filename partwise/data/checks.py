@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Source
+from partwise.data.transforms import rows_of
 from partwise.errors import DataError, short
 from partwise.trees import beyond_end, tensors_of
 
-STORED_TYPES = (torch.float32, torch.int64, torch.bool)  # of samples that are not images
+STORED_TYPES = (torch.float32, torch.int64)  # of samples that are not images
 
 
 def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse") -> Source:
@@ -23,12 +24,12 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
     for own in tensors_of(x):
         if (own.dtype, own.ndim) != (torch.uint8, 4) and (own.dtype not in STORED_TYPES or own.ndim < 2):
             raise DataError(
-                f"{where}: x must be uint8 images or rows of float32, int64 or bool, got {own.dtype} of shape "
+                f"{where}: x must be uint8 images or rows of float32 or int64, got {own.dtype} of shape "
                 f"{tuple(own.shape)}"
             )
         if len(y) != len(own):
             raise DataError(f"{where}: {len(own):,} samples need as many labels, got y of shape {tuple(y.shape)}")
-    channels = (len(source.feature_names) or 1) if isinstance(x, dict) else x.shape[1]
+    channels = rows_of(x).shape[1] if source.standardise or not isinstance(x, dict) else 1
     if not {len(source.centre), len(source.scale)} <= {1, channels} or 0 in source.scale:
         raise DataError(
             f"{where}: centre and scale must be 1 or {channels} numbers, scale without 0, "

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from partwise.data.room import check_room
 from partwise.data.source import Federation, Source
-from partwise.data.transforms import TableTransform
+from partwise.data.transforms import TableTransform, TextTransform, rows_of, with_rows
+from partwise.data.vocabulary import in_tokens_of
 from partwise.errors import ConfigError
-from partwise.trees import one_tensor
+from partwise.tasks import Labels, Numbers, Task
+from partwise.tasks.places import NONE
 
 
 @dataclass(frozen=True)
@@ -20,37 +22,52 @@ class Schema:
     """The common form of the clients of a run: their names, features and classes, and how features are scaled."""
 
     names: tuple[str, ...]  # of all clients, in the order of their numbers
-    classes: int
+    classes: int  # or bins, where labels are no classes
     class_names: tuple[str, ...]
-    table: TableTransform | None  # None: the data are no tables
+    table: TableTransform | None  # None: the data are no tables with features
+    text: TextTransform | None  # None: no column is a text
     centre: tuple[float, ...]
     scale: tuple[float, ...]
     model: str  # the network that belongs to the data
+    own_task: Task | None = None  # what a label is, and how it is standardised; None: as it comes
 
 
 def fit_to_schema(source: Source, schema: Schema) -> Source:
-    """Return samples with the features and classes of a schema, in its order; other features are left out."""
-    x, y = source.x, source.y
+    """Return samples with the features and labels of a schema, in its order; other features are left out."""
+    source = source if schema.text is None else in_tokens_of(source, schema.text)
+    x = source.x
     if schema.table is not None and source.feature_names != schema.table.features:
-        rows, features = one_tensor(x, "a table"), schema.table.features
+        rows, features = rows_of(x), schema.table.features
         check_room("the agreed columns", len(rows) * len(features) * rows.element_size())
         place = {name: number for number, name in enumerate(source.feature_names)}
         columns = [rows[:, place[name]] if name in place else torch.zeros_like(rows[:, 0]) for name in features]
-        x = torch.stack(columns, 1)
-    if schema.class_names and source.class_names != schema.class_names:
-        place = {name: number for number, name in enumerate(schema.class_names)}
-        y = torch.tensor([place.get(name, -1) for name in source.class_names])[y]
+        x = with_rows(x, torch.stack(columns, 1))
     return replace(
         source,
         x=x,
-        y=y,
+        y=fit_labels(source, schema),
         classes=schema.classes,
         class_names=schema.class_names,
         table=schema.table,
         centre=schema.centre,
         scale=schema.scale,
         model=schema.model,
+        own_task=schema.own_task or source.own_task,
     )
+
+
+def fit_labels(source: Source, schema: Schema) -> Tensor:
+    """Return labels by a schema's names in its order, and standardised as it says where they are numbers."""
+    task, y = schema.own_task, source.y
+    own, names = (source.class_names, schema.class_names) if task is None else (source.task.names, task.names)
+    if isinstance(task, Numbers | Labels):
+        y = y[:, [own.index(name) for name in names]]
+        return task.standardised(y) if isinstance(task, Numbers) else y
+    if not names or own == names[: len(own)]:
+        return y
+    place = {name: number for number, name in enumerate(names)}
+    numbers = torch.tensor([*(place.get(name, NONE) for name in own), NONE])  # a place without a class keeps none
+    return numbers[y]
 
 
 def part_of(federation: Federation, schema: Schema, owner: str, fill: bool = False) -> Federation:
@@ -60,9 +77,9 @@ def part_of(federation: Federation, schema: Schema, owner: str, fill: bool = Fal
     """
     source = fit_to_schema(federation.source, schema)
     if fill and source.standardise:
-        x = one_tensor(source.x, "filling empty cells")
+        x = rows_of(source.x)
         mean = torch.tensor(schema.centre, dtype=x.dtype).view(-1, *[1] * (x.ndim - 2))
-        source = replace(source, x=torch.where(x.isnan(), mean, x))
+        source = replace(source, x=with_rows(source.x, torch.where(x.isnan(), mean, x)))
     own = {name: number for number, name in enumerate(federation.names)}
     missing = [name for name in own if name not in schema.names]
     if missing:

@@ -12,8 +12,16 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from partwise.data.room import check_room
-from partwise.data.transforms import ArrayTransform, ImageTransform, NamedTransform, TableTransform, Transform
-from partwise.errors import ConfigError, DataError
+from partwise.data.transforms import (
+    ROW,
+    ArrayTransform,
+    ImageTransform,
+    NamedTransform,
+    TableTransform,
+    TextTransform,
+    Transform,
+)
+from partwise.errors import ConfigError, DataError, unknown
 from partwise.tasks import Classes, Task
 from partwise.trees import Samples, Shape, is_whole, sample_shape, tensors_of
 
@@ -45,7 +53,9 @@ class Source:
     test_share: float = 0.25  # and which share of a client's samples is for testing where it does not
     columns: dict[str, Column] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
-    table: TableTransform | None = None  # how rows became samples, where it is a table
+    table: TableTransform | None = None  # how rows became samples, where it is a table with features
+    text: TextTransform | None = None  # how texts became tokens, where a column of it is one
+    tokens: int | None = None  # how many different tokens there may be, where the samples need not show it
     white: float = 255.0  # the brightest value of its images
     standardise: bool = False  # centre and scale come from sums over the clients' training samples (standardise.py)
     own_task: Task | None = None  # what a label is; None: one of the classes
@@ -75,8 +85,8 @@ class Source:
             pixels = {name: tensor.dtype == torch.uint8 for name, tensor in self.x.items()}
             centre = {name: middle if of else torch.tensor(0.0) for name, of in pixels.items()}
             scale = {name: middle if of else torch.tensor(1.0) for name, of in pixels.items()}
-            if self.table is not None and "numbers" in self.x:
-                centre["numbers"], scale["numbers"] = torch.tensor(self.centre), torch.tensor(self.scale)
+            if self.table is not None and ROW in self.x:  # beside a text, or codes of texts
+                centre[ROW], scale[ROW] = torch.tensor(self.centre), torch.tensor(self.scale)
             return centre, scale
         channels = (-1, *[1] * (self.x.ndim - 2))
         return torch.tensor(self.centre).view(channels), torch.tensor(self.scale).view(channels)
@@ -85,6 +95,19 @@ class Source:
     def bins(self) -> Tensor:
         """Return (samples,) int64 what each label counts as where samples are divided: its class, or its bin."""
         return self.task.binned(self.y)
+
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """Return how many different tokens samples may hold, 0 .. vocabulary-1; None where they hold none."""
+        if self.text is not None or self.tokens is not None:
+            return self.tokens if self.text is None else self.text.size
+        whole = [own for own in tensors_of(self.x) if is_whole(own) and own.numel()]
+        return 1 + max(int(own.max()) for own in whole) if whole and min(int(own.min()) for own in whole) >= 0 else None
+
+    @property
+    def is_table(self) -> bool:
+        """Return whether samples are rows of a table."""
+        return self.table is not None or self.text is not None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -109,6 +132,8 @@ class Source:
     @property
     def transform(self) -> Transform:
         """Return what turns new rows, images or arrays into samples."""
+        if self.text is not None:
+            return self.text
         if self.table is not None:
             return self.table
         if isinstance(self.x, dict):
@@ -138,6 +163,17 @@ def resized(source: Source, size: int | None) -> Source:
     pixels = source.task.at_places and source.y.shape[1:] == source.x.shape[2:]
     y = interpolate(source.y[:, None].double(), (size, size), mode="nearest-exact")[:, 0].long() if pixels else source.y
     return replace(source, x=interpolate(source.x, (size, size), mode="bilinear", antialias=True), y=y)
+
+
+def with_positive(source: Source, name: str) -> Source:
+    """Return samples of two classes, of which the one with this name is the second: F1 and AUROC are about that one."""
+    if not source.task.of_classes or source.classes != 2:
+        raise ConfigError(f"positive = {name} needs two classes, but '{source.name}' has {source.task.wanted}")
+    if name not in source.labels:
+        raise ConfigError(unknown("class", name, source.labels))
+    if name == source.labels[1]:
+        return source
+    return replace(source, y=1 - source.y, class_names=source.labels[::-1])
 
 
 @dataclass(frozen=True)
@@ -207,7 +243,7 @@ class Federation:
         """Return the SHA-256 of samples, labels, their names, and the clients' indices."""
         source = self.source
         named = (self.names, source.class_names, source.feature_names, source.centre, source.scale, source.train)
-        result = hashlib.sha256(repr(named).encode())
+        result = hashlib.sha256(repr(named if source.text is None else (*named, source.text)).encode())
         for tensor in (*fingerprinted(source.x), source.y, *self.train, *self.validation, *self.test):
             result.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
             result.update(tensor.contiguous().numpy().data)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Federation, Source
+from partwise.data.transforms import rows_of, with_rows
 from partwise.errors import ConfigError, DataError
 from partwise.tasks import Numbers
-from partwise.trees import one_tensor
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels, white being 1
 
@@ -23,12 +23,11 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
 
     With `fill`, NaN in any sample is replaced with its feature's mean. `few` and `rare` are those of `enough`.
     """
-    federation = with_standardised_labels(federation)
+    federation = with_standardised_labels(federation, few)
     source = federation.source
     if not source.standardise:
         return federation
-    x = source.x["numbers"] if isinstance(source.x, dict) and source.code_sizes else source.x
-    x = one_tensor(x, "standardisation")
+    x = rows_of(source.x)
     total = merged(client_moments(x[own], source, few, rare) for own in federation.train)
     centre, scale = centre_and_scale(total)
     if fill or few > 1:
@@ -39,23 +38,46 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     if fill:
         mean = centre.to(x.dtype).view(-1, *[1] * (x.ndim - 2))
         x = torch.where(x.isnan(), mean, x)
-    samples = {**source.x, "numbers": x} if isinstance(source.x, dict) else x
-    source = replace(source, x=samples, centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
+    source = replace(source, x=with_rows(source.x, x), centre=tuple(centre.tolist()), scale=tuple(scale.tolist()))
     return replace(federation, source=source)
 
 
-def with_standardised_labels(federation: Federation) -> Federation:
-    """Return the federation with labels that are numbers standardised by the clients' training samples."""
+def with_standardised_labels(federation: Federation, few: int = 1) -> Federation:
+    """Return the federation with labels that are numbers standardised by the clients' training samples.
+
+    Clients with fewer than `few` known labels do not count.
+    """
     source, task = federation.source, federation.source.own_task
     if not isinstance(task, Numbers) or task.centre:
         return federation
-    task = task.standardised_by(*centre_and_scale(merged(column_moments(source.y[own]) for own in federation.train)))
+    total = merged(label_moments(source.y[own], few) for own in federation.train)
+    check_columns_known(
+        total,
+        task.names,
+        task.names,
+        f"data set '{source.name}': no client has {few} training samples with label",
+        "leave it out",
+    )
+    task = task.standardised_by(*centre_and_scale(total))
     return replace(federation, source=replace(source, y=task.standardised(source.y), own_task=task))
+
+
+def tells_of_clients(source: Source, fill: bool) -> bool:
+    """Return whether samples or labels were changed by what the clients train on, which another seed may change."""
+    standardised_labels = isinstance(source.own_task, Numbers) and bool(source.own_task.centre)
+    counted = source.text is not None and source.text.counted
+    return (fill and source.standardise) or standardised_labels or counted
 
 
 def client_moments(x: Tensor, source: Source, few: int, rare: int) -> Tensor:
     """Return (3, features) a client's moments; zeros for features without enough samples."""
     return column_moments(x) * enough(x, source, few, rare)
+
+
+def label_moments(y: Tensor, few: int) -> Tensor:
+    """Return (3, numbers) a client's moments of its labels; zeros where fewer than `few` are known."""
+    moments = column_moments(y)
+    return moments * (moments[0] >= few)
 
 
 def column_moments(x: Tensor) -> Tensor:

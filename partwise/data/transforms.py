@@ -5,6 +5,7 @@ only the form of a sample. Nothing is standardised here: networks do that.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,19 +15,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.readers.frames import DataTable
+from partwise.data.tokens import COUNTED, FIRST, SPLITS, UNKNOWN, made_tokenizer, shift_of
 from partwise.errors import DataError
-from partwise.trees import Samples, is_whole, one_tensor
+from partwise.trees import Samples, is_whole
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # PIL's mode for each number of channels
 BYTE = 255.0  # the brightest value of an image file
+TOKENS, ROW = "tokens", "row"  # the tensors of a sample that is a text with other columns beside it
+CODES = "codes"  # and of one whose texts are codes, beside its row of numbers
 
 
 @dataclass(frozen=True)
 class TableTransform:
     """Rows of a table: a number is one feature, a text is one for each of its values.
 
-    With `codes`, samples have several tensors: `numbers`, and for each column of texts the number of its text.
+    With `codes`, samples have two tensors: a row of numbers, and for each column of texts the number of its text.
     """
 
     features: tuple[str, ...]  # in the order of a sample
@@ -70,16 +74,68 @@ class TableTransform:
                     x[rows, known[text]] = 1
         return torch.from_numpy(x)
 
-    def coded(self, table: DataTable) -> dict[str, Tensor]:
-        """Return `numbers` (rows, numbers) float32, if there are some, and `categories` (rows, columns) int64."""
+    def coded(self, table: DataTable) -> Samples:
+        """Return codes (rows, columns) int64, and a row (rows, numbers) float32 where there are numbers."""
         codes = np.zeros((len(table.frame), len(self.code_sizes)), np.int64)
         for place, column in enumerate(self.code_sizes):
             known = {text: code for code, text in enumerate(self.texts(column), 1)}
             for text, rows in table.texts(column).items():
                 codes[rows, place] = known.get(text, 0)
         numbers = replace(self, features=self.numbers, columns=self.numbers, codes=False)
-        own = {"numbers": one_tensor(numbers.apply(table), "a table")} if self.numbers else {}
-        return {"categories": torch.from_numpy(codes), **own}
+        x: Samples = {CODES: torch.from_numpy(codes)}
+        return with_rows(x, rows_of(numbers.apply(table))) if self.numbers else x
+
+
+@dataclass(frozen=True)
+class VocabularyLimits:
+    """Which tokens get a number of their own."""
+
+    largest: int  # tokens of a vocabulary
+    least: int  # training samples that have a token, or it is unknown
+
+
+@dataclass(frozen=True)
+class TextTransform:
+    """Texts in a column of a table as numbers of tokens, and the row of its other columns beside them."""
+
+    column: str
+    tokens: str  # words, characters, ascii, or the content of a tokenizer's file
+    vocabulary: tuple[str, ...]  # the tokens that have a number, from FIRST on; a tokenizer has its own
+    length: int  # of a text: what is longer is cut, what is shorter is padded
+    row: TableTransform | None = None
+    limits: VocabularyLimits | None = None  # of the vocabulary that is fitted once the clients are known
+
+    @property
+    def counted(self) -> bool:
+        """Return whether the vocabulary comes from texts."""
+        return self.tokens in COUNTED
+
+    @property
+    def size(self) -> int:
+        """Return how many different numbers a text may hold."""
+        if self.tokens in SPLITS:
+            return FIRST + len(self.vocabulary)
+        return int(made_tokenizer(self.tokens).get_vocab_size()) + shift_of(self.tokens)
+
+    def numbers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the numbers of each text's tokens, not yet cut."""
+        if self.tokens not in SPLITS:
+            encoded, shift = made_tokenizer(self.tokens).encode_batch(list(texts)), shift_of(self.tokens)
+            return [[number + shift for number in each.ids] for each in encoded]
+        split, known = SPLITS[self.tokens], {token: FIRST + n for n, token in enumerate(self.vocabulary)}
+        return [[known.get(token, UNKNOWN) for token in split(text)] for text in texts]
+
+    def padded(self, texts: Sequence[str]) -> Tensor:
+        """Return (texts, length) int64, padded with 0."""
+        x = np.zeros((len(texts), self.length), np.int64)
+        for row, numbers in enumerate(self.numbers(texts)):
+            x[row, : len(numbers)] = numbers[: self.length]
+        return torch.from_numpy(x)
+
+    def apply(self, table: DataTable) -> Samples:
+        """Return (rows, length) tokens; where other columns are features too, a dict of tokens and row."""
+        tokens = self.padded(table.strings(self.column))
+        return tokens if self.row is None else {TOKENS: tokens, ROW: rows_of(self.row.apply(table))}
 
 
 @dataclass(frozen=True)
@@ -123,7 +179,27 @@ class NamedTransform:
         return {name: as_numbers(own, name).to(getattr(torch, self.types[name])) for name, own in values.items()}
 
 
-Transform = TableTransform | ImageTransform | ArrayTransform | NamedTransform
+Transform = TableTransform | TextTransform | ImageTransform | ArrayTransform | NamedTransform
+
+
+def rows_of(x: Samples) -> Tensor:
+    """Return what is standardised of samples: rows beside a text, or all of them."""
+    return x[ROW] if isinstance(x, dict) else x
+
+
+def with_rows(x: Samples, rows: Tensor) -> Samples:
+    """Return samples with other rows; a text beside them stays."""
+    return {**x, ROW: rows} if isinstance(x, dict) else rows
+
+
+def tokens_of(x: Samples) -> Tensor:
+    """Return the tokens of texts, with or without rows beside them."""
+    return x[TOKENS] if isinstance(x, dict) else x
+
+
+def with_tokens(x: Samples, tokens: Tensor) -> Samples:
+    """Return texts in other tokens; rows beside them stay."""
+    return {**x, TOKENS: tokens} if isinstance(x, dict) else tokens
 
 
 def image_pixels(image: Any, size: tuple[int, int], mode: str = "RGB") -> NDArray[np.uint8]:

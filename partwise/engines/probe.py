@@ -22,7 +22,7 @@ from partwise.network.layers import HashedDropout, LayerScope
 from partwise.network.parts import Parts
 from partwise.network.view import Net, Tensors
 from partwise.tasks import Task
-from partwise.trees import Samples, beyond_end, chosen, is_whole, joined, sample_shape, shape_text, tensors_of
+from partwise.trees import Samples, beyond_end, chosen, is_whole, joined, sample_shape, tensors_of
 
 PROBE_REAL_ROWS, PROBE_ROWS = 4, 6
 SINGLE = torch.Size()  # the shape of a label that is one class
@@ -38,7 +38,7 @@ def samples_of(source: Source) -> Samples:
 
     def normalised(tensor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
         rows = tensor[index]
-        if is_whole(rows) or rows.dtype is torch.bool:
+        if is_whole(rows):
             return rows
         return ((rows.float() - centre) / scale).nan_to_num().clamp(-FURTHEST, FURTHEST)
 
@@ -48,7 +48,7 @@ def samples_of(source: Source) -> Samples:
 def as_seen(parts: Parts, x: Samples, dtype: torch.dtype) -> Samples:
     """Return samples in the type in which a network takes them: whole numbers only where it looks them up."""
     looks_up = embeds(parts)
-    return tree_map(lambda t: t if t.dtype is torch.bool or (looks_up and is_whole(t)) else t.to(dtype), x)
+    return tree_map(lambda t: t if looks_up and is_whole(t) else t.to(dtype), x)
 
 
 def embeds(parts: Parts) -> bool:
@@ -72,19 +72,16 @@ def check_and_measure(parts: Parts, x: Samples, task: Task, label: torch.Size = 
                 output = modules[part].eval()(output)
             whole = output if parts.origin is None else copy.deepcopy(parts.origin).eval()(sample)
     except Exception as error:  # a network may fail in any way on what is not made for it
-        shape = shape_text(sample_shape(x))
-        raise ConfigError(f"the network does not take samples of shape {shape}: {short(one_line(error))}") from None
+        raise ConfigError(
+            f"the network does not take samples of shape {sample_shape(x)}: {short(one_line(error))}"
+        ) from None
     if not isinstance(whole, Tensor) or whole.shape != output.shape or not torch.allclose(whole, output, atol=1e-5):
         raise ConfigError(
             f"the parts {' > '.join(parts.chain)} in sequence differ from the network, whose forward does more than "
             "call them; define a part's forward with Parts(net, ..., forward={'body': function})"
         )
     if output.shape[1:] != task.output_shape(label):
-        wrong = task.misfit(tuple(output.shape[1:]))
-        if task.at_places:
-            raise ConfigError(f"{wrong}: take a model that gives a class for each place, as 'unet' does for images")
-        layer = last_layer(modules[parts.chain[-1]], task.outputs)
-        raise ConfigError(f"{wrong}: end it with {layer}, or ask for the number, def __init__(self, outputs)")
+        raise ConfigError(task.misfit(output.shape[1:], label, inputs_of(modules[parts.chain[-1]])))
     return size
 
 
@@ -107,10 +104,10 @@ def check_short_series(parts: Parts, source: Source) -> None:
         )
 
 
-def last_layer(head: nn.Module, outputs: int) -> str:
-    """Return the code of a last layer that gives as many numbers as the task needs."""
+def inputs_of(head: nn.Module) -> str:
+    """Return how many inputs the last linear layer has, as in code."""
     inputs = [str(layer.in_features) for layer in head.modules() if isinstance(layer, nn.Linear)]
-    return f"nn.Linear({inputs[-1] if inputs else '...'}, {outputs})"
+    return inputs[-1] if inputs else "..."
 
 
 def check_repeatable(parts: Parts, scope: LayerScope, x: Samples) -> None:

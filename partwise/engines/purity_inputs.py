@@ -94,7 +94,7 @@ class PurityInputs:
         def padded(stored: Tensor, centre: Tensor) -> Tensor:
             x = stored[index].cpu()
             form = len(FAR_FACTORS), *x.shape[1:]
-            if is_whole(x) or x.dtype is torch.bool:
+            if is_whole(x):
                 far = x[1:2].expand(form)
             else:
                 x = x.double().nan_to_num()

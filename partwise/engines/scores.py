@@ -35,14 +35,15 @@ class Spans:
     def __init__(self, sizes: Sequence[int], device: torch.device):
         lengths = on_device(torch.tensor(sizes), device)
         self.number = len(sizes)
-        self.first = lengths.cumsum(0) - lengths
+        self.last = lengths.cumsum(0)
+        self.first = self.last - lengths
         self.of = torch.arange(self.number, device=device).repeat_interleave(lengths, output_size=sum(sizes))  # (rows,)
 
-    def above(self, level: Tensor, own: Tensor, samples: Tensor) -> Tensor:
-        """Return (spans, classes) `ScoreCounts.above`, by the level of each class in each row; `own` are their classes.
+    def ranked(self, level: Tensor, own: Tensor, samples: Tensor) -> Tensor:
+        """Return (2, spans, classes) `ScoreCounts.above` and `.precision`, by the level of each class in each row.
 
-        `level` is (classes, rows), of whole numbers below the number of rows; `samples` is as in `ScoreCounts`. Rows of
-        none of these classes are only what the others are compared with.
+        `level` is (classes, rows), of whole numbers below the number of rows; `own` are the rows' classes; `samples` is
+        as in `ScoreCounts`. Rows of none of these classes are only what the others are compared with.
         """
         classes, rows = level.shape
         number = torch.arange(classes, device=own.device)[:, None]
@@ -52,12 +53,20 @@ class Spans:
         known = (own >= 0) & (own < classes)
         wanted = keys.gather(0, own.clamp(0, classes - 1)[None])[0].where(known, self.number * classes * rows)
         wanted = ascending(wanted)  # so that those of a class and a span follow one another
-        found = torch.searchsorted(line, torch.stack([wanted, wanted + 1])).sum(0)  # before it, and up to its equals
+        found = torch.searchsorted(line, torch.stack([wanted, wanted + 1]))  # before it, and up to its equals
         ends = samples.T.flatten().cumsum(0)
-        until = torch.nn.functional.pad(found.cumsum(0), (1, 0))
-        sums = (until[ends] - until[ends - samples.T.flatten()]).view(classes, -1).T
+        place = torch.arange(rows, device=own.device)
+        group = torch.searchsorted(ends, place, right=True).clamp(max=len(ends) - 1)
+        fresh = torch.nn.functional.pad(wanted[1:] != wanted[:-1], (1, 0), value=True)
+        hits = ends[group] - torch.where(fresh, place, 0).cummax(0).values  # of as much of the class or more
+        among = (number * rows + self.last).flatten()[group] - found[0]
+        share = torch.where(wanted < self.number * classes * rows, hits / among.double(), 0.0)
+        values = torch.stack([found.sum(0), (share * UNIT).round().long()])
+        until = torch.nn.functional.pad(values.cumsum(1), (1, 0))
+        sums = (until[:, ends] - until[:, ends - samples.T.flatten()]).view(2, classes, -1).mT
         before = (number * rows + self.first).T  # in the line, of other classes and spans
-        return sums - 2 * before * samples - samples.square()  # nor does a class count against itself
+        sums[0] -= 2 * before * samples + samples.square()  # nor does a class count against itself
+        return sums
 
 
 def count(judged: Sequence[Judged]) -> ScoreCounts:
@@ -75,8 +84,9 @@ def count(judged: Sequence[Judged]) -> ScoreCounts:
         each = each.index_add_(0, clients.of * columns + column, values.long()).view(-1, columns)
         return torch.cat([each, each.new_zeros(wholes.number, columns).index_add_(0, owner, each)])
 
-    parts = map(row_by_row, logits.split(max(1, SORTED_AT_ONCE // classes)))
-    finite, top, answer, likeliest = (torch.cat(values) for values in zip(*parts, strict=True))
+    some = max(1, SORTED_AT_ONCE // classes)
+    parts = map(row_by_row, logits.split(some), labels.split(some))
+    finite, top, answer, likeliest, distance = (torch.cat(values) for values in zip(*parts, strict=True))
     right = finite & (answer == labels)
     confidence = torch.where(finite, likeliest.exp(), 1.0)
     place = ((confidence * BINS).ceil() - 1).clamp(0, BINS - 1).long()
@@ -85,28 +95,37 @@ def count(judged: Sequence[Judged]) -> ScoreCounts:
     if classes == 2:
         # The difference of the logits tells samples apart where both probabilities are rounded to 1.
         logits, top, likeliest = logits - logits.double().flip(1), torch.zeros_like(top), torch.zeros_like(likeliest)
-    above = []
+    ranked = []
     width = max(1, SORTED_AT_ONCE // len(labels))
     numbers = torch.arange(classes, device=device)
     for chosen, some, own in zip(logits.T.split(width), numbers.split(width), samples.split(width, 1), strict=True):
         values = chosen.contiguous() - top.double() + likeliest  # as log_softmax computes it
         level = levels(torch.where(finite, values, torch.where(labels == some[:, None], -math.inf, math.inf)))
         kinds = zip((clients, wholes), own.split([clients.number, wholes.number]), strict=True)
-        above.append(torch.cat([spans.above(level, labels - some[0], number) for spans, number in kinds]))
+        ranked.append(torch.cat([spans.ranked(level, labels - some[0], number) for spans, number in kinds], 1))
+    above, precision = torch.cat(ranked, 2)
 
     counts = {
         "samples": samples,
         "answers": tally(finite, answer, classes),
         "right": tally(right, labels, classes),
-        "above": torch.cat(above, 1),
+        "above": above,
+        "precision": precision,
+        "distance": tally((torch.where(finite, distance, 1.0) * UNIT).round(), torch.zeros_like(labels), 1),
         "surplus": tally(((right.double() - confidence) * UNIT).round(), place, BINS),
     }
     return ScoreCounts(**{name: values.double() for name, values in counts.items()})
 
 
-def row_by_row(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return for each row: whether it is finite, its highest logit, the class of that, and its log-probability."""
-    return torch.isfinite(logits).all(1), *logits.max(1), logits.double().log_softmax(1).amax(1)
+def row_by_row(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Return for each row: whether it is finite, its highest logit, the class of that, and its log-probability.
+
+    Also half the squared distance of its probabilities from its label.
+    """
+    logs = logits.double().log_softmax(1)
+    true = logs.gather(1, labels[:, None])[:, 0].exp()
+    distance = (logs.exp().square().sum(1) + 1) / 2 - true
+    return torch.isfinite(logits).all(1), *logits.max(1), logs.amax(1), distance
 
 
 def levels(values: Tensor) -> Tensor:

@@ -91,7 +91,9 @@ def number_sums(given: Tensor, labels: Tensor, spans: RowSpans) -> tuple[Floats,
         for a, b, rows in zip(own.T, true.T, known.T, strict=True)
     ]
     spread = spans.sums(np.square(distance)) * varies(true, known, spans)
-    return counts, spans.sums(abs(error)), spans.sums(np.square(error)), spread, np.stack(correlations, 1)
+    with np.errstate(over="ignore"):  # an infinite sum is no score
+        squared = spans.sums(np.square(error))
+    return counts, spans.sums(abs(error)), squared, spread, np.stack(correlations, 1)
 
 
 def varies(true: Floats, known: NDArray[np.bool_], spans: RowSpans) -> NDArray[np.bool_]:
@@ -163,7 +165,7 @@ def place_counts(given: Tensor, labels: Tensor, spans: RowSpans) -> tuple[Floats
     for column, chosen in cells:
         index = rows[chosen] * classes + column[chosen]
         counts.append(torch.bincount(index, minlength=spans.number * classes).view(-1, classes).double().numpy())
-    return *counts, spans.sums(surprise.flatten(1).sum(1, keepdim=True).numpy())[:, 0]
+    return *counts, np.bincount(rows.flatten().numpy(), surprise.flatten().numpy(), spans.number)
 
 
 SUMS: dict[str, tuple[type, Callable[..., tuple[Floats, ...]]]] = {  # by task

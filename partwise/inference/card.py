@@ -5,11 +5,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from partwise.data.saved import json_digest
 from partwise.errors import DataError, one_line, printable
 from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS_FOLDER, SUMMARY
 from partwise.records.manifest import ArrayInput, ImageInput, NamedInput, TableInput
+from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, TITLES, Score
 from partwise.records.summaries import ClientRecord, RunSummary, read_clients
 from partwise.runs.config import label
 from partwise.runs.saving import ENDING, GLOBAL_STEM
@@ -20,7 +23,7 @@ MARKUP = re.compile(r"[&<>`|*\[\]\\]")  # what Markdown and HTML read as more th
 
 def card(model: ServedModel, files: tuple[str, ...]) -> str:
     """Return a README.md as model hubs show it."""
-    about, title = model.manifest, model.saved.title(model.stem)
+    about, title, names = model.manifest, model.saved.title(model.stem), model.task.names
     network = about.network.name or str(about.network.made_of)
     settings = ", ".join(f"{name} = {value}" for name, value in about.method.settings.items())
     lines = [
@@ -31,15 +34,15 @@ def card(model: ServedModel, files: tuple[str, ...]) -> str:
         "# license: yours to say; the data have a word in it",
         "---",
         "",
-        f"# {markdown_text(title[0].upper() + title[1:])}",
+        f"# {markdown_text(capital(title))}",
         "",
         f"Trained by personalised federated learning with partwise {markdown_text(about.partwise)}.",
         "",
         f"- **Method**: {markdown_text(label(about.method.name))} ({markdown_text(settings)})",
         f"- **Network**: {markdown_text(network)}, parts {markdown_text(', '.join(about.parts))}",
         f"- **Data**: {markdown_text(about.data)}; {taken(about.input)}",
-        f"- **Classes** ({len(model.classes)}): {as_code(model.classes[:SPELLED_OUT])}{more(model.classes)}",
-        f"- **Accuracy**: {markdown_text(accuracy_in_words(model))}",
+        f"- **{about.task.title}** ({len(names)}): {as_code(names[:SPELLED_OUT])}{more(names)}",
+        f"- **{capital(TITLES[RANKING[about.task.kind]])}**: {markdown_text(scores_in_words(model))}",
         "- **License**: not said yet",
         "",
         "## How to use it",
@@ -87,33 +90,47 @@ def more(names: Sequence[str]) -> str:
     return f" and {len(names) - SPELLED_OUT} more" if len(names) > SPELLED_OUT else ""
 
 
-def accuracy_in_words(model: ServedModel) -> str:
-    """Return the accuracy that the run measured for this model, in a sentence; nothing where it measured none."""
+def capital(text: str) -> str:
+    """Return a text whose first letter is a capital."""
+    return text[0].upper() + text[1:]
+
+
+def scores_in_words(model: ServedModel) -> str:
+    """Return what the run measured of this model, in a sentence; that it measured nothing where it did not."""
     try:
-        return measured_accuracy(model)
+        return measured_scores(model)
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(f"'{model.saved.run}': its {SUMMARY} or {CLIENTS} is damaged: {one_line(error)}") from None
 
 
-def measured_accuracy(model: ServedModel) -> str:
-    """Return the accuracy in the run's files, and the samples that it was measured on."""
+def measured_scores(model: ServedModel) -> str:
+    """Return the scores in the run's files, and the samples that they were measured on."""
     if model.stem == GLOBAL_STEM:
-        measured = global_accuracy(model.saved.run / SUMMARY)
-        return "not measured" if measured is None else f"{100 * measured:.2f} % of all clients' test samples"
-    client, moment = model.saved.number_of(model.stem), model.saved.file(model.stem + ENDING).header.moment
-    record = client_record(model.saved.run / CLIENTS, client)
-    measured = None if record is None else record.ranking(moment)
-    if record is None or measured is None:
+        score, samples = global_score(model.saved.run / SUMMARY), "all clients' test samples"
+    else:
+        client, moment = model.saved.number_of(model.stem), model.saved.file(model.stem + ENDING).header.moment
+        record = client_record(model.saved.run / CLIENTS, client)
+        score = None if record is None else record.scores.get(moment)
+        samples = "" if record is None else f"the client's {record.test_samples} test samples ({moment})"
+    if score is None or score.ranking is None:
         return "not measured"
-    return f"{100 * measured:.2f} % of the client's {record.test_samples} test samples ({moment})"
+    values = {name: score.value(name) for name in METRICS_OF[score.task]}
+    first, *others = [(TITLES[name], shown(value, name)) for name, value in values.items() if value is not None]
+    beside = ", ".join(f"{title} {value}" for title, value in others)
+    return f"{first[1]} on {samples}{beside and '; '}{beside}"
 
 
-def global_accuracy(summary: Path) -> float | None:
-    """Return the global model's accuracy on all clients' test samples after the last round; None: not measured."""
+def shown(value: float, metric: str) -> str:
+    """Return the value of a metric: a share in percent, another number with four digits."""
+    return f"{100 * value:.2f} %" if FIELDS[metric].percent else f"{value:.4g}"
+
+
+def global_score(summary: Path) -> Score | None:
+    """Return how the global model does on all clients' test samples after the last round; None: not measured."""
     if not summary.is_file():
         return None
     headline = RunSummary.from_json(json.loads(summary.read_text(encoding="utf-8"))).global_model
-    return None if headline is None else headline.last.clients.accuracy
+    return None if headline is None else headline.last.clients.pooled
 
 
 def client_record(table: Path, client: int) -> ClientRecord | None:
@@ -136,7 +153,7 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
             "import partwise",
             "",
             f'model = partwise.load_model("."{which}{given})',
-            f"model.predict({what})  # classes; predict_proba: probabilities",
+            f"model.predict({what})  # {model.task.predicted}",
             "```",
             "",
         ]
@@ -144,24 +161,31 @@ def usage(model: ServedModel, files: tuple[str, ...]) -> list[str]:
         result += [*interface(model), ""]
     if "model.pt2" in files:
         result += ["```python", "import torch", "", 'program = torch.export.load("model.pt2").module()']
-        result += ['program(x)["probabilities"]', "```", ""]
+        result += [f'program(x)["{model.task.result_names[-1]}"]', "```", ""]
     if "model.onnx" in files:
         result += ["```python", "import onnxruntime", "", 'session = onnxruntime.InferenceSession("model.onnx")']
-        result += ['logits, probabilities = session.run(None, {"x": x})', "```", ""]
+        result += [f'[{", ".join(model.task.result_names)}] = session.run(None, {{"x": x}})', "```", ""]
     return result
 
 
 def interface(model: ServedModel) -> list[str]:
     """Return the inputs and outputs of the programs, axis by axis."""
-    about, classes = model.manifest.input, len(model.classes)
+    about, task = model.manifest.input, model.task
     shape = ", ".join(map(str, ("batch", *about.shape)))
-    lines = [f"- **In**: `x`, float32 ({shape}), any number of rows; raw, for they are standardised inside."]
-    if isinstance(about, TableInput):
+    kind = "int64" if isinstance(about, ArrayInput) and about.whole else "float32"
+    lines = [f"- **In**: `x`, {kind} ({shape}), any number of rows; raw, for they are standardised inside."]
+    if isinstance(about, TableInput) and about.text is not None:
+        lines = [
+            f"- **In**: `x`, int64 ({shape}), any number of rows: tokens of the column {as_code([about.text.column])}."
+        ]
+        lines.append("  `input.text` in model.json says which number a token has; 0 is padding, 1 any other token.")
+    elif isinstance(about, TableInput):
         lines.append(f"  Columns in this order: {as_code(about.features)}.")
         if about.features != about.columns:
             lines.append("  `column=text` is 1 where the column has this text, else 0.")
     elif isinstance(about, ImageInput):
         lines.append(f"  Channels, height, width; values 0 to {about.white:g}.")
-    lines.append(f"- **Out**: `logits` and `probabilities`, float32 (batch, {classes}).")
-    lines.append(f"  Classes in this order: {as_code(model.classes)}.")
+    given = ", ".join(map(str, ("batch", *task.output_shape(torch.Size(model.manifest.label_shape)))))
+    lines.append(f"- **Out**: {' and '.join(f'`{name}`' for name in task.result_names)}, {task.result_type} ({given}).")
+    lines.append(f"  {task.title} in this order: {as_code(task.names)}.")
     return lines

@@ -1,7 +1,7 @@
 """A model taken away: as files that `load_model` reads, as a program of torch.export, and as ONNX.
 
-The last two are the whole way from raw samples - pixels or feature values - to logits and probabilities, in float32 and
-for any number of rows; each is compared with the model before it is written.
+The last two are the whole way from raw samples - pixels or feature values - to logits and probabilities, or to numbers
+in the label's own unit, in float32 and for any number of rows; each is compared with the model before it is written.
 """
 
 import copy
@@ -27,7 +27,6 @@ from partwise.streams import torch_stream
 from partwise.writing import make_folder, write
 
 EXPORT_FORMATS = ("safetensors", "pt2", "onnx")
-OUTPUTS = ("logits", "probabilities")
 BATCH = "batch"  # the name of the first axis of samples and outputs
 CARD, PT2, ONNX = "README.md", "model.pt2", "model.onnx"
 COMPARED_ROWS = 5  # of the samples on which an export is compared with the model
@@ -35,17 +34,17 @@ CLOSE = 1e-5  # relative to numbers above 1
 
 
 class RawSamplesModel(nn.Module):
-    """The model from raw samples to logits and probabilities."""
+    """The model from raw samples to what its task says of them."""
 
     def __init__(self, model: ServedModel):
         super().__init__()
+        self.task = model.task
         self.personal = copy.deepcopy(model.personal).single().requires_grad_(False)
         self.eval()
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Return (rows, classes) logits and probabilities."""
-        logits = self.personal(x)
-        return {"logits": logits, "probabilities": logits.softmax(1)}
+        """Return by name, (rows, ...) each, logits and probabilities, or numbers in the label's own unit."""
+        return dict(zip(self.task.result_names, self.task.results(self.personal(x)), strict=True))
 
 
 def export(
@@ -127,13 +126,13 @@ def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
             dynamo=True,
             verbose=False,
             input_names=["x"],
-            output_names=list(OUTPUTS),
+            output_names=list(expected),
             dynamic_shapes={"x": {0: BATCH}},  # else torch makes up a name for the axis
         )
         assert made is not None
         content = made.model_proto.SerializeToString()
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        got = dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"x": x.numpy()}), strict=True))
+        got = dict(zip(expected, session.run(list(expected), {"x": x.numpy()}), strict=True))
     except Exception as error:  # an operation that ONNX or its runtime does not know
         raise PartwiseError(f"ONNX cannot take this model: {one_line(error)}") from error
     check_same_outputs("ONNX", got, expected)
@@ -143,11 +142,13 @@ def as_onnx(program: Any, x: Tensor, expected: dict[str, np.ndarray]) -> bytes:
 def raw_samples(manifest: ModelManifest) -> Tensor:
     """Return (rows, ...) raw samples like those of the run: by its means and deviations, within an image's values."""
     shape, standard = manifest.input.shape, manifest.standardise
-    if isinstance(manifest.input, NamedInput) or (isinstance(manifest.input, TableInput) and manifest.input.codes):
+    text = manifest.input.text if isinstance(manifest.input, TableInput) else None
+    codes = isinstance(manifest.input, TableInput) and manifest.input.codes
+    if isinstance(manifest.input, NamedInput) or codes or (text is not None and not shape):
         raise ConfigError(
             "models whose samples have several tensors cannot be exported yet; use predict, or load_model"
         )
-    if isinstance(manifest.input, ArrayInput) and manifest.input.whole:
+    if text is not None or (isinstance(manifest.input, ArrayInput) and manifest.input.whole):
         return torch.ones(COMPARED_ROWS, *shape, dtype=torch.int64)
     channels = (-1, *[1] * (len(shape) - 1))
     centre, scale = (torch.tensor(numbers).view(channels) for numbers in (standard.centre, standard.scale))

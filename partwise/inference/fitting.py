@@ -1,4 +1,4 @@
-"""Check that a newcomer's data fit the run that it joins: the kind of data, the columns, the classes, the names."""
+"""Check that a newcomer's data fit the run that it joins: the kind of data, the columns, the labels, the names."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from partwise.data.reading import Reading
 from partwise.data.schema import Schema
 from partwise.data.source import Source
 from partwise.data.sources import is_table, own_path
-from partwise.data.transforms import NamedTransform, TableTransform
+from partwise.data.transforms import NamedTransform, TableTransform, TextTransform
 from partwise.errors import ConfigError, DataError, short
 from partwise.inference.run_models import RunModels
 from partwise.records.manifest import TableInput
@@ -53,8 +53,10 @@ def beside(saved: RunModels, data: Any, root: str | None) -> str | None:
 
 
 def no_features(saved: RunModels) -> tuple[str, ...]:
-    """Return the columns of the run's table that were neither features nor the label, which comes first among them."""
-    return tuple(saved.manifest.input.beside[1:]) if isinstance(saved.manifest.input, TableInput) else ()
+    """Return the columns of the run's table that were neither features nor labels, which come first among them."""
+    manifest = saved.manifest
+    labels = 1 if manifest.task.of_classes else manifest.task.outputs
+    return tuple(manifest.input.beside[labels:]) if isinstance(manifest.input, TableInput) else ()
 
 
 def named_newcomers(federation: Federation, saved: RunModels, name: str | None) -> Federation:
@@ -70,29 +72,31 @@ def named_newcomers(federation: Federation, saved: RunModels, name: str | None) 
 def schema_of_run(saved: RunModels, federation: Federation) -> Schema:
     """Return the schema that newcomers and the run share, newcomers last; refuse data that do not fit the run's."""
     source, manifest = federation.source, saved.manifest
-    check_kind(saved, source.name, table=source.table is not None)
+    check_kind(saved, source.name, table=source.is_table)
     transform = manifest.input.transform
-    table = transform if isinstance(transform, TableTransform) else None
-    if table is not None and (table.codes or source.code_sizes):
+    text = transform if isinstance(transform, TextTransform) else None
+    table = manifest.input.row if isinstance(manifest.input, TableInput) and manifest.input.features else None
+    if (table is not None and table.codes) or source.code_sizes:
         raise ConfigError("newcomers cannot join a run with categories = codes yet; run with categories = columns")
-    if table is not None:
-        check_features(source, table)
-    elif source.transform != transform:
-        theirs = transform.shapes if isinstance(transform, NamedTransform) else tuple(manifest.input.shape)
+    theirs = transform.shapes if isinstance(transform, NamedTransform) else tuple(manifest.input.shape)
+    if table is not None or text is not None:
+        check_features(source, table or TableTransform((), ()))
+    elif source.shape != theirs:
         raise DataError(
             f"'{source.name}' has samples of the shape {shape_text(source.shape)}, the run's are {shape_text(theirs)}"
         )
-    strange = [each for each in source.labels if each not in manifest.classes]
-    if strange:
-        raise DataError(f"'{source.name}' has the class '{strange[0]}'; the run knows {', '.join(manifest.classes)}")
+    if strange := manifest.task.strangeness(source.task):
+        raise DataError(f"'{source.name}' has {strange}")
     return Schema(
         (*manifest.clients, *federation.names),
-        len(manifest.classes),
+        manifest.task.bins,
         tuple(manifest.classes) if source.class_names else (),
         table,
+        text,
         tuple(manifest.standardise.centre),
         tuple(manifest.standardise.scale),
         source.model,
+        None if manifest.task.of_classes else manifest.task,
     )
 
 

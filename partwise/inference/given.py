@@ -41,6 +41,9 @@ class Arrays:
         x = self.input.transform.apply(samples)
         if list(x.shape[1:]) != self.input.shape:
             raise DataError(f"samples must be {wanted}, got {tuple(x.shape)}")
+        known = self.input.vocabulary
+        if known is not None and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < known:
+            raise DataError(f"samples hold {int(x.min())}..{int(x.max())}; the model knows tokens 0..{known - 1}")
         return without_names(x)
 
 

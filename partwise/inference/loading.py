@@ -12,6 +12,7 @@ from torch import Tensor
 
 from partwise.code_files import split_network
 from partwise.data.source import Source
+from partwise.data.transforms import CODES, ROW, TOKENS, TextTransform
 from partwise.engines.probe import samples_of
 from partwise.errors import ConfigError, DataError, one_line
 from partwise.inference.run_models import ModelFile, RunModels
@@ -39,9 +40,9 @@ def load_model(
 ) -> ServedModel:
     """Return the model of a client, by its number or its name, from a run's folder; without one, the global model.
 
-    Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes. A
-    network of your own is handed in as for the run, `model=Net()`. Code is only executed with `trust=True`: a method
-    or network file that lies in the folder, or a class that is imported.
+    Nothing but the folder is needed: `load_model("runs/fedper", client="Graz").predict("new.csv")` gives classes, or
+    numbers in the label's own unit. A network of your own is handed in as for the run, `model=Net()`. Code is only
+    executed with `trust=True`: a method or network file that lies in the folder, or a class that is imported.
     """
     saved = RunModels(run)
     stem = saved.stem(client)
@@ -160,10 +161,16 @@ def imported(where: str | None, what: str) -> Any:
 def program_of(saved: RunModels, config: Config, network: Network | None) -> tuple[ClientProgram, list[Plan]]:
     """Return what clients run, with samples of zeros in place of the run's data, and its stages."""
     manifest = saved.manifest
-    x, y = zeros(manifest.input, SAMPLES), torch.zeros(SAMPLES, dtype=torch.int64)
+    x = zero_samples(manifest.input, SAMPLES)
+    y = torch.zeros((), dtype=torch.int64).expand(SAMPLES, *manifest.label_shape)
     centre, scale = tuple(manifest.standardise.centre), tuple(manifest.standardise.scale)
-    table = manifest.input.transform if isinstance(manifest.input, TableInput) else None
-    source = Source(manifest.data, x, y, len(manifest.classes), SAMPLES, centre, scale, table=table)
+    source = Source(manifest.data, x, y, manifest.task.bins, SAMPLES, centre, scale, own_task=manifest.task)
+    if isinstance(manifest.input, TableInput) and isinstance(text := manifest.input.transform, TextTransform):
+        source = replace(source, text=text, table=text.row)
+    elif isinstance(manifest.input, TableInput):
+        source = replace(source, table=manifest.input.row)
+    elif isinstance(manifest.input, ArrayInput):
+        source = replace(source, tokens=manifest.input.vocabulary)
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     program, plans = programmed(config, source, parts, probed, len(manifest.clients), torch.device("cpu"))
@@ -175,14 +182,17 @@ def program_of(saved: RunModels, config: Config, network: Network | None) -> tup
     return program, plans
 
 
-def zeros(given: TableInput | ImageInput | ArrayInput | NamedInput, samples: int) -> Samples:
+def zero_samples(given: TableInput | ImageInput | ArrayInput | NamedInput, samples: int) -> Samples:
     """Return samples of zeros, as the run's data set would hold them."""
     if isinstance(given, NamedInput):
         return {n: torch.zeros(samples, *own, dtype=getattr(torch, given.types[n])) for n, own in given.shapes.items()}
     if isinstance(given, TableInput) and given.codes:
-        numbers, codes = len(given.transform.numbers), len(given.transform.code_sizes)
-        x = {"categories": torch.zeros(samples, codes, dtype=torch.int64), "numbers": torch.zeros(samples, numbers)}
-        return x if numbers else {"categories": x["categories"]}
+        numbers, codes = len(given.row.numbers), len(given.row.code_sizes)
+        x = {CODES: torch.zeros(samples, codes, dtype=torch.int64)}
+        return {**x, ROW: torch.zeros(samples, numbers)} if numbers else x
+    if isinstance(given, TableInput) and given.text is not None:
+        tokens = torch.zeros(samples, given.text.length, dtype=torch.int64)
+        return {TOKENS: tokens, ROW: torch.zeros(samples, len(given.features))} if given.features else tokens
     whole = isinstance(given, ArrayInput) and given.whole
     return torch.zeros(samples, *given.shape, dtype=torch.int64 if whole else torch.float32)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from partwise.data import Federation
 from partwise.data.schema import part_of
+from partwise.engines.scores import Judged
 from partwise.errors import ConfigError, Problems
 from partwise.inference.fitting import beside, check_kind_of, named_newcomers, no_features, schema_of_run
 from partwise.inference.loading import chosen_method, load_model, network_setting, network_to_use
@@ -18,9 +18,11 @@ from partwise.inference.served import ServedModel
 from partwise.inference.widening import widened_run
 from partwise.network.parts import Network
 from partwise.records.files import CONFIG, MODEL
+from partwise.records.metrics import RANKING
 from partwise.runs.config import HANDED_IN, Config, make_config
 from partwise.runs.evaluation import sound_models
 from partwise.runs.joining import Joining, how_to_join
+from partwise.runs.metrics import measure_all
 from partwise.runs.partitioning import partitioned
 from partwise.runs.prepare import prepare
 from partwise.runs.result import PersonalModel, personal_model
@@ -56,7 +58,7 @@ class Newcomer:
     name: str
     train_samples: int
     test_samples: int
-    joined: float | None  # accuracy of the model that it takes away; None: it diverged, or there are no test samples
+    joined: float | None  # score of the model that it takes away; None: it diverged, or there are no test samples
     alone: float | None  # of one that it trains by itself, for as many rounds as the run had
     all_alike: float | None  # of the run's global model; None if it has none
 
@@ -69,6 +71,7 @@ class JoinResult:
     rounds: int  # of the run, and of a model that is trained alone
     newcomers: list[Newcomer]
     folder: Path  # with their models
+    metric: str = "accuracy"  # of the scores: what ranks by default
 
     def model(self, client: str | None = None, **own: Any) -> ServedModel:
         """Return the model of a newcomer, by its name; there may be only one."""
@@ -87,7 +90,7 @@ def join(
 ) -> JoinResult:
     """Give a client that was not in a finished run a model of its own; the run's own models stay as they are.
 
-    `data` are what it has, in any form that `partwise.run` takes, with the run's columns and classes. `settings` are
+    `data` are what it has, in any form that `partwise.run` takes, with the run's columns and labels. `settings` are
     those of its data and of joining: `test_share=0.2`, `join_rounds=20`, `partition="column:ward"` for one client for
     each value of a column. Its model is written into `out` (unset: RUN/joined/NAME), for `load_model`.
     """
@@ -104,7 +107,7 @@ def join(
     with switches(config.run.deterministic, simulation.threads):
         request, answers = Joining(simulation.server, simulation.engine, newcomers).join(config.run.join_rounds)
     tested = simulation.evaluation.scores_at(JOINED, answers)[0].each
-    scores = {client: score.accuracy for client, score in tested.items()}
+    scores = {client: score.ranking for client, score in tested.items()}
     tensors = sound_models(answers)
     first = federation.names[0] if len(newcomers) == 1 else f"{federation.names[0]} and others"
     folder = Path(run, JOINED, first) if out is None else Path(out)
@@ -128,6 +131,7 @@ def join(
             for client in newcomers
         ],
         folder,
+        RANKING[part.source.task.kind],
     )
 
 
@@ -143,6 +147,7 @@ def config_for(
         own.setdefault("clients", None)
     handed_in = not isinstance(data, str | Path)
     known = {"model": network_setting(saved, model, trust), "data": HANDED_IN if handed_in else str(data)}
+    known["task"] = saved.manifest.task.kind  # a newcomer's labels alone might look like another
     every = {**written.settings, **NEWCOMER_SETTINGS, **known, **own}
     root = every.get(ROOT)
     check_kind_of(saved, data, root)
@@ -169,7 +174,7 @@ def save_newcomers(
 
 
 def trained_alone(config: Config, part: Federation, network: Network | None) -> dict[int, float]:
-    """Return by client the accuracy of a model that it trains on its own, in as many rounds as the run had."""
+    """Return by client the score of a model that it trains on its own, in as many rounds as the run had."""
     tables = config.as_tables()
     kept = {name: value for table in ("model", "run", "train") for name, value in tables[table].items()}
     rounds = config.method.rounds
@@ -177,19 +182,21 @@ def trained_alone(config: Config, part: Federation, network: Network | None) -> 
     alone |= {"per_client": None}  # which is for the run's clients
     simulation = prepare(make_config("local", {**kept, **alone, "moment": RECEIVED}), part, network)
     last = simulation.run().history.scores[RECEIVED]
-    return {client: score.accuracy for client, score in last.items() if score.accuracy is not None}
+    return {client: score.ranking for client, score in last.items() if score.ranking is not None}
 
 
 def by_global(
     saved: RunModels, part: Federation, clients: Sequence[int], model: Network | None, trust: bool
 ) -> dict[int, float]:
-    """Return by client the accuracy of the run's global model, where it has one."""
+    """Return by client the score of the run's global model, where it has one."""
     if not saved.has_global:
         return {}
     served, source = load_model(saved.run, model=model, trust=trust), part.source
-
-    def right(rows: Tensor) -> float:
-        answers = torch.from_numpy(served.probabilities(chosen(source.x, rows)).argmax(1))
-        return float((answers == source.y[rows]).double().mean())
-
-    return {client: right(part.test[client]) for client in clients if len(part.test[client])}
+    tested = [client for client in clients if len(part.test[client])]
+    if not tested:
+        return {}
+    samples = torch.cat([part.test[client] for client in tested])
+    sizes = [len(part.test[client]) for client in tested]
+    judged = Judged(served.outputs(chosen(source.x, samples)), source.y[samples], tested, sizes)
+    [scores] = measure_all([judged], source.task)
+    return {client: score.ranking for client, score in scores.each.items() if score.ranking is not None}

@@ -14,6 +14,7 @@ from partwise.data.checks import lacking
 from partwise.data.readers.frames import NUMBER_KINDS, DataTable, framed
 from partwise.data.readers.tables import TABLE_ENDINGS, opened_table
 from partwise.data.reading import Reading
+from partwise.data.transforms import ROW
 from partwise.errors import DataError, needed, unknown
 from partwise.inference.given import GivenSamples, without_names
 from partwise.records.manifest import TableInput
@@ -36,8 +37,8 @@ class Tables:
             self.check_kind(table, column)
         x = self.input.transform.apply(table)
         if isinstance(x, dict):
-            return without_names({**x, "numbers": self.checked(x["numbers"], table)} if "numbers" in x else x)
-        return without_names(self.checked(x, table))
+            return without_names({**x, ROW: self.checked(x[ROW], table)} if ROW in x else x)
+        return without_names(x if self.input.text is not None else self.checked(x, table))
 
     def table(self, samples: Any) -> DataTable:
         """Return the given samples as a table."""
@@ -69,7 +70,9 @@ class Tables:
 
     def check_kind(self, table: DataTable, column: str) -> None:
         """Refuse texts where the model learned from numbers, and texts that it does not know; or log these."""
-        transform = self.input.transform
+        transform = self.input.row
+        if self.input.text is not None and column == self.input.text.column:
+            return  # it refuses by itself what is no text
         if transform.is_number(column):
             if (kind := table.kind(column)) not in NUMBER_KINDS:
                 raise DataError(f"{table.column(column)}: {kind}, but the model learned from numbers")
@@ -90,7 +93,7 @@ class Tables:
         odd = (~x.isfinite()).T.nonzero()  # column by column
         if len(odd) and not self.input.nonfinite:
             feature, row = odd[0].tolist()
-            columns = self.input.transform.numbers if self.input.codes else self.input.columns
+            columns = self.input.row.numbers if self.input.codes else self.input.columns
             where = table.cell(row, columns[feature])
             raise DataError(f"{where}: empty or not finite; the model needs a number")
         return x

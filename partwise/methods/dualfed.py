@@ -18,6 +18,7 @@ from partwise.options import option
 class DualFed(Method):
     """Encoder and global classifier are shared; projector and personal classifier stay (Algorithm 1)."""
 
+    needs_classes = True
     aggregation = "uniform"
     contrast_weight: float = option(1.0, "Weight of the contrastive loss (lambda).", minimum=0)
     temperature: float = option(0.2, "Temperature of the contrastive loss (tau).", above=0)

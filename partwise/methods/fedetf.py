@@ -47,6 +47,7 @@ class Scale(nn.Module):
 class FedETF(Method):
     """Body, projection layer and scale are shared; the head is fixed until a client makes it its own (Sec. 4)."""
 
+    needs_classes = True
     share = {"body": ALL, "projector": ALL, "scale": ALL, "head": FROZEN}
     personal_rounds: int = option(20, "Rounds of personalisation: the head, then the projection.", minimum=0)
     personal_epochs: int = option(3, "Epochs on each of the two per round of personalisation.", minimum=1)

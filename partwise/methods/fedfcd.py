@@ -18,6 +18,7 @@ from partwise.options import option
 class FedFCD(Method):
     """Models stay: clients send class means, and get the server's classifier and the means over all clients."""
 
+    needs_classes = True
     align_weight: float = option(
         1.0, "Weight of the alignment with the global class means (lambda).", minimum=0, when="align"
     )

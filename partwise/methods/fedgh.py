@@ -14,6 +14,7 @@ from partwise.options import option
 class FedGH(Method):
     """Class means go up, the head that the server trained on them replaces everybody's (Algorithm 1)."""
 
+    needs_classes = True
     share = {"body": LOCAL, "head": SERVER}
     server_lr: float | None = option(
         None, "Learning rate of the server's head, which follows the schedule of --lr; unset: --lr.", minimum=0

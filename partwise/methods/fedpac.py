@@ -18,6 +18,7 @@ from partwise.options import option
 class FedPAC(Method):
     """The classifiers are combined by a quadratic programme of bias and variance (Eq. 9-11, Algorithm 1)."""
 
+    needs_classes = True
     share = {"body": ALL, "head": MIXED_GUIDE, "statistics": LOCAL}
     align_weight: float = option(1.0, "Weight lambda of the alignment with the classes' centroids.", minimum=0)
     head_epochs: int = option(1, "Epochs of training the classifier, before the extractor.", minimum=1)

@@ -20,6 +20,7 @@ NOWHERE = 1e9  # squared distance to the prototype of a class that nobody has: f
 class FedProto(Method):
     """Body and head stay; the mean feature of each class goes up, that of all clients comes down (Algorithm 1)."""
 
+    needs_classes = True
     share = {"*": LOCAL}
     prototype_weight: float = option(1.0, "Weight of the distance to the global prototypes (lambda).", minimum=0)
     prototype_mean: Literal["uniform", "samples"] = option(

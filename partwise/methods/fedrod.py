@@ -14,6 +14,7 @@ from partwise.options import option
 class FedRoD(Method):
     """Two heads on one body, two losses on one forward pass (Sec. 4)."""
 
+    needs_classes = True
     balance_strength: float = option(1.0, "Exponent gamma of class counts in the balanced softmax.", minimum=0)
     hypernetwork: bool = option(
         False, "Generate the personal head from the client's class shares, by a shared network."

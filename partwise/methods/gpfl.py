@@ -36,6 +36,7 @@ class Valve(nn.Module):
 class GPFL(Method):
     """Body, embeddings and valve are shared, every client has a head of its own (Algorithm 1)."""
 
+    needs_classes = True
     share = {"*": ALL, "head": LOCAL}
     magnitude_weight: float = option(0.01, "Weight of the distance to the class's embedding (lambda).", minimum=0)
     guidance_decay: float = option(0.1, "Weight decay of the embeddings and the valve (mu).", minimum=0)

@@ -24,8 +24,10 @@ class Moon(Method):
 
     def loss(self, net, b, me):
         z = net.body(b.x)
-        near = F.cosine_similarity(z, me.got.body(b.x), dim=1)  # the denominator is at least 1e-8
-        far = F.cosine_similarity(z, self.previous(net, me).body(b.x), dim=1)
+        models = z, me.got.body(b.x), self.previous(net, me).body(b.x)
+        own, received, previous = (features.flatten(1) for features in models)
+        near = F.cosine_similarity(own, received, dim=1)  # the denominator is at least 1e-8
+        far = F.cosine_similarity(own, previous, dim=1)
         contrast = -F.logsigmoid((near - far) / self.temperature)  # Eq. 3: a softmax over the two
         return b.loss(net.head(z)) + self.contrast_weight * b.mean(contrast)  # Eq. 4
 

@@ -20,6 +20,7 @@ from partwise.options import option
 class PACFL(Method):
     """Clusters by the leading singular vectors of every class of a client's data (Algorithm 1)."""
 
+    needs_classes = True
     share = {"*": GROUP}
     directions: int = option(3, "Number of leading singular vectors per class (p).", minimum=1, maximum=100)
     angle: Literal["smallest", "sum", "vectors"] = option(

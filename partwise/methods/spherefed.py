@@ -29,6 +29,7 @@ class Orthonormal(nn.Linear):
 class SphereFed(Method):
     """The body is shared; the head is the same for all and never trained, but calibrated in closed form at the end."""
 
+    needs_classes = True
     calibration: bool = option(True, "Fit the head to the features of all clients after the last round.")
     calibration_ridge: float = option(1.0, "Ridge penalty gamma of the calibration.", above=0, when="calibration")
 

@@ -63,6 +63,7 @@ class Batch(NamedTuple):
 
     def bins(self) -> Tensor:
         """Return (rows, bins) 1 at the bin of each real row: its class, or what its label counts as; padding is 0."""
+        self.task.require_bins("b.bins")
         bins = torch.arange(self.task.bins, device=self.y.device)
         return (self.task.binned(self.y)[:, None] == bins) & self.mask[:, None]
 
@@ -321,7 +322,7 @@ class Me(NamedTuple):
 
     got: Received  # what came from the server in this round
     keep: Remembered  # a dict of the tensors that are remembered between rounds, to be read
-    bins: Tensor  # (bins,) training samples of each class, or of each bin of other labels
+    bin_counts: Tensor  # (bins,) training samples of each class, or of each bin of other labels
     task: Task  # what a label is
     samples: Tensor  # how many training samples
     steps: Tensor  # how many local steps this round has
@@ -329,10 +330,16 @@ class Me(NamedTuple):
     draws: Draws = NO_DRAWS
 
     @property
+    def bins(self) -> Tensor:
+        """Return (bins,) training samples of each class, or of each bin of other labels."""
+        self.task.require_bins("me.bins")
+        return self.bin_counts
+
+    @property
     def counts(self) -> Tensor:
         """Return (classes,) training samples of each class; refused where labels are something else."""
         self.task.require_classes("me.counts")
-        return self.bins
+        return self.bin_counts
 
     def random(self, shape: Iterable[int] = ()) -> Tensor:
         """Return (shape) numbers between 0 and 1 from this client's own stream, where there is no mini-batch."""

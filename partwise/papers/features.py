@@ -14,7 +14,7 @@ from partwise.records.features import FeatureMetrics
 from partwise.rounds.batches import EVALUATION_BATCH
 from partwise.runs.result import Models, PersonalModel, Result
 from partwise.runs.simulation import Simulation
-from partwise.trees import Samples, chosen, split_samples
+from partwise.trees import Samples, chosen, in_pieces
 
 MODELS_AT_ONCE = 16  # models that are in memory at a time
 POINTS = 2000  # samples of all clients together on a plane: more would cover each other
@@ -38,7 +38,7 @@ def client_features(run: Result | Simulation, path: str | Sequence[str], test: b
     for start in range(0, len(clients), MODELS_AT_ONCE):
         for client, model in models.some(clients[start : start + MODELS_AT_ONCE]).items():
             own = chosen(simulation.engine.x, index[client].to(device))
-            batches = split_samples(own, EVALUATION_BATCH, device)
+            batches = in_pieces(own, EVALUATION_BATCH, device)
             result[client] = torch.cat([passed(model.to(device), x, path).flatten(1).cpu() for x in batches])
     return result
 

@@ -34,7 +34,7 @@ def as_csv(rows: Sequence[Json]) -> bytes:
     """Return CSV: a line of names and a line for every row; None is an empty cell."""
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    table.writeheader()
+    table.writerow({key: safe_cell(key) for key in rows[0]})
     table.writerows({key: safe_cell(value) for key, value in row.items()} for row in rows)
     return text.getvalue().encode()
 

@@ -14,7 +14,7 @@ from partwise.records.record import Json, Record
 from partwise.rounds.messages import Entered, Job, Measured
 from partwise.rounds.mixing import Copies
 
-PROTOCOL = 6
+PROTOCOL = 7
 
 Trees = dict[str, Any]  # by name: trees of plain values and tensors
 Hop = dict[int, tuple[int, int]]  # by client: after whom it goes on, and the rounds in which it took part before
@@ -44,8 +44,10 @@ class Described(Record):
     names: list[str]  # of the clients
     sizes: list[list[int]]  # of each: training, test and validation samples
     shape: list[int]  # of a sample
-    classes: int
-    class_names: list[str]
+    task: str  # what a label is: classes, labels, numbers or places
+    places: list[int]  # the shape of a sample's places; empty for other tasks
+    classes: int  # how many classes, labels or numbers
+    class_names: list[str]  # of the classes; of labels and numbers, their columns
     columns: list[str]
     features: list[str]
     whole: bool  # samples are whole numbers, as the bytes of images
@@ -55,6 +57,8 @@ class Described(Record):
     white: float
     data: str  # what the data are called
     model: str  # the network that belongs to them
+    tokens: int = field(default=0, kw_only=True)  # how many different ones samples hold; 0: they are no texts
+    text: str = field(default="", kw_only=True)  # the SHA-256 of how texts become tokens
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,13 @@ class Agreed(Described):
     """The description of all data, once all nodes have joined; the clients are in the order of their numbers."""
 
     hosts: list[str]  # the node of each client
+    label_centre: list[float] = field(default_factory=list)  # of each number, where labels are standardised
+    label_scale: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Sums(Record):
-    """The question for the moments of the agreed features."""
+    """The question for the moments of the agreed features, and of labels that are numbers."""
 
     run: str
     agreed: Agreed
@@ -83,7 +89,10 @@ class Sums(Record):
 class Moments(Record):
     """The answer to `Sums`."""
 
-    moments: Tensor  # (3, features) count, mean, and squared distances from the mean
+    moments: (
+        Tensor  # (3, features) count, mean, and squared distances from the mean; of what is not standardised (3, 0)
+    )
+    labels: Tensor  # (3, numbers) likewise; of other tasks (3, 0)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 METRIC = "metric"  # the key of a field's metadata
 IN_UNIT = "in the label's unit"
-UNIT = 2.0**40  # confidence is summed in parts of 1 / UNIT: those of 8 million samples fit into 64 bits
+UNIT = 2.0**40  # fractions are summed in parts of 1 / UNIT: those of 8 million samples fit into 64 bits
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class ScoreCounts:
     answers: Tensor  # (spans, classes): how many got the class as their answer
     right: Tensor  # (spans, classes): how many are of the class and got it as their answer
     above: Tensor  # (spans, classes): 2 for a sample of the class and another of less of the class; 1 if of as much
+    precision: Tensor  # (spans, classes): share of the class among samples of as much of it or more, over its samples
+    distance: Tensor  # (spans, 1): half the squared distances of probabilities from labels; both in parts of 1 / UNIT
     surplus: Tensor  # (spans, bins of confidence): right answers less confidence, in parts of 1 / UNIT
 
     @property
@@ -146,30 +148,46 @@ def auroc(counts: ScoreCounts) -> Tensor:
     return (counts.above / 2 / (counts.samples * others)).nanmean(1)
 
 
+def average_precision(counts: ScoreCounts) -> Tensor:
+    """Return average precision: of class 1 for two classes; for more, the mean over classes that occur."""
+    values = counts.precision / UNIT / counts.samples
+    return values[:, 1] if values.shape[1] == 2 else values.nanmean(1)
+
+
+def brier(counts: ScoreCounts) -> Tensor:
+    """Return the Brier score: half the squared distance of probabilities from the label, (p - y)^2 of two classes."""
+    return counts.distance[:, 0] / UNIT / counts.total
+
+
 def calibration_error(counts: ScoreCounts) -> Tensor:
     """Return the expected calibration error: |accuracy - mean top probability| per bin, weighted by samples."""
     return counts.surplus.abs().sum(1) / UNIT / counts.total
 
 
+def over_numbers(values: Tensor, sums: NumberSums) -> Tensor:
+    """Return (spans,) the mean over numbers that have a value; nan where a prediction of any number is not finite."""
+    return values.nanmean(1).where(sums.absolute.isfinite().all(1), math.nan)
+
+
 def rmse(sums: NumberSums) -> Tensor:
     """Return the root of the mean squared error, averaged over the numbers."""
-    return (sums.squared / sums.known).sqrt().nanmean(1)
+    return over_numbers((sums.squared / sums.known).sqrt(), sums)
 
 
 def absolute_error(sums: NumberSums) -> Tensor:
     """Return the mean absolute error, averaged over the numbers."""
-    return (sums.absolute / sums.known).nanmean(1)
+    return over_numbers(sums.absolute / sums.known, sums)
 
 
 def r2(sums: NumberSums) -> Tensor:
     """Return the share of the labels' variance that is explained, averaged over the numbers that vary."""
     spread = sums.spread.where(sums.spread > 0, math.nan)
-    return (1 - sums.squared / spread).nanmean(1)
+    return over_numbers(1 - sums.squared / spread, sums)
 
 
 def spearman(sums: NumberSums) -> Tensor:
     """Return Spearman's rank correlation, averaged over the numbers."""
-    return sums.rank_correlation.nanmean(1)
+    return over_numbers(sums.rank_correlation, sums)
 
 
 def mean_auroc(sums: LabelSums) -> Tensor:
@@ -222,6 +240,10 @@ class Score:
     f1: float | None = metric("F1", f1, about="mean over classes", of_two="of class '{}'")
     auroc: float | None = metric("AUROC", auroc, about="mean over classes", of_two="of class '{}'")
     ece: float | None = metric("ECE", calibration_error, about="calibration error", chooses=False)
+    average_precision: float | None = metric(
+        "AP", average_precision, about="mean average precision", of_two="average precision of class '{}'"
+    )
+    brier: float | None = metric("Brier", brier, about="squared error of probabilities", lower=True, percent=False)
     mean_auroc: float | None = metric("mean AUROC", mean_auroc, about="mean over labels", task="labels")
     mean_ap: float | None = metric("mAP", mean_average_precision, about="mean average precision", task="labels")
     micro_f1: float | None = metric("micro F1", micro_f1, about="over all labels together", task="labels")
@@ -253,6 +275,7 @@ METRICS_OF: dict[str, tuple[str, ...]] = {  # by task
     task: tuple(name for name, entry in FIELDS.items() if entry.task == task)
     for task in dict.fromkeys(entry.task for entry in FIELDS.values())
 }
+WEIGHT = "known"  # beside the metrics that a node tells: how many labels or places they are about
 RANKING = {task: names[0] for task, names in METRICS_OF.items()}  # what ranks where a user names no metric
 if TYPE_CHECKING:
     ChoosingMetric = str
@@ -269,7 +292,9 @@ def metrics_legend(names: Iterable[str], positive: str | None) -> str:
     """Return what some metrics mean, those of one meaning together; `positive` names the second of two classes."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        about = FIELDS[name].about if positive is None else FIELDS[name].of_two.format(positive)
+        own = FIELDS[name]
+        about = own.about if positive is None else own.of_two.format(positive)
+        about = ", ".join(filter(None, [about, "lower is better" if own.lower else ""]))
         if about:
             groups.setdefault(about, []).append(TITLES[name].removesuffix(" accuracy"))
     return "; ".join(f"{', '.join(titles)}: {about}" for about, titles in groups.items())

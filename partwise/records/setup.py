@@ -21,13 +21,14 @@ class StageSetup(JsonObject):
 
 @dataclass(frozen=True)
 class RunSetup(JsonObject):
-    """The clients of a run, their training samples by class, and the shares of tensors; empty where unknown."""
+    """The clients of a run, their training samples by class or bin, and the shares of tensors; empty where unknown."""
 
     data: str = ""
     partition: str = ""
     clients: Sequence[str] = ()  # their names
     held_out: Sequence[str] = ()  # the names of those that join at the end
-    classes: Sequence[str] = ()
+    task: str = "classes"  # what a label is
+    classes: Sequence[str] = ()  # of other tasks the bins of labels
     counts: Sequence[Sequence[int]] | None = None  # client x class; None where a server does not see them
     stages: Sequence[StageSetup] = ()
 

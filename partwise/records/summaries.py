@@ -15,9 +15,9 @@ class Headline:
     """One moment over a whole run; every entry says after which round it was measured."""
 
     best: MomentScores = NOBODY  # by the metric that chooses rounds, on test data
-    best_mean: MomentScores | None = None  # by the mean accuracy over clients
+    best_mean: MomentScores | None = None  # by the mean over clients of what ranks by default
     last: MomentScores = NOBODY
-    best_per_client_mean: float | None = None  # the mean of each client's own best accuracy
+    best_per_client_mean: float | None = None  # the mean of each client's own best value of it
 
     def as_json(self) -> Json:
         """Return the entry of a moment in summary.json."""
@@ -55,7 +55,7 @@ class GlobalHeadline:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run, finished or as far as it came. Accuracies are fractions."""
+    """A run, finished or as far as it came. Shares are fractions."""
 
     method: str
     rounds: int
@@ -70,7 +70,7 @@ class RunSummary:
     metric: str = "accuracy"  # by which they are
     positive: str | None = None  # the class of F1 and AUROC, where there are two
     validation: float | None = None  # the metric on all validation samples after the last round, at `moment`
-    client_accuracy: list[float | None] = field(default_factory=list)  # (clients,) at `moment`: what ranks by default
+    client_scores: list[float | None] = field(default_factory=list)  # (clients,) at `moment`: what ranks by default
     changed_at_end: bool = False  # the method's `end` changed the model
     held_out: list[str] = field(default_factory=list)  # clients that never trained
     epsilon: dict[str, float] | None = None  # spent, by what it protects
@@ -114,7 +114,7 @@ class RunSummary:
         accuracy = dict(values["accuracy"])
         everywhere, chosen = accuracy.pop("global", None), accuracy.pop("chosen", None)
         return cls(
-            **{name: values[name] for name in SUMMARY_FIELDS if name in values},
+            **{name: values[key] for name in SUMMARY_FIELDS for key in (name, EARLIER.get(name)) if key in values},
             moments={moment: Headline.from_json(own) for moment, own in accuracy.items() if moment in MOMENTS},
             global_model=None if everywhere is None else GlobalHeadline.from_json(everywhere),
             chosen=None if chosen is None else MomentScores.from_json(chosen),
@@ -123,6 +123,7 @@ class RunSummary:
 
 NESTED_FIELDS = ("moments", "global_model", "chosen")
 SUMMARY_FIELDS = [entry.name for entry in fields(RunSummary) if entry.name not in NESTED_FIELDS]
+EARLIER = {"client_scores": "client_accuracy"}  # what fields were called in older files
 OPTIONAL_SUMMARY_FIELDS = ("changed_at_end", "held_out", "epsilon")
 
 

@@ -29,7 +29,7 @@ from partwise.records.messages import (
     Reply,
     Sent,
 )
-from partwise.records.metrics import FIELDS
+from partwise.records.metrics import FIELDS, WEIGHT
 from partwise.records.record import AnyRecord, Json, fields_of, read_record
 from partwise.rounds.messages import Entered, Request, Updates
 from partwise.rounds.mixing import Copies
@@ -169,9 +169,10 @@ def is_mean(updates: Sent) -> bool:
 
 
 def is_score(numbers: Mapping[str, float | None]) -> bool:
-    """Return whether these are a number of samples, and metrics: finite, shares between 0 and 1, or none."""
-    metrics = {name: value for name, value in numbers.items() if name != "samples"}
-    whole = type(numbers["samples"]) is float and numbers["samples"].is_integer()
+    """Return whether these are numbers of samples and labels, and metrics: finite, shares between 0 and 1, or none."""
+    metrics = {name: value for name, value in numbers.items() if name not in ("samples", WEIGHT)}
+    counts = [numbers["samples"], *(numbers[name] for name in numbers if name == WEIGHT)]
+    whole = all(type(number) is float and number.is_integer() for number in counts)
     given = {name: value for name, value in metrics.items() if value is not None}
     finite = all(type(value) is float and math.isfinite(value) for value in given.values())
     shares = [value for name, value in given.items() if FIELDS[name].percent]

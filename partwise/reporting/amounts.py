@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 
 UNITS = ("", "k", "M", "G", "T", "P", "E")
+DIGITS = 4  # significant ones of a number that is no share
+FIXED = (-4, 9)  # powers of ten between which a number is written without an exponent
 
 
 def existing(value: float | None) -> float:
@@ -14,6 +16,25 @@ def existing(value: float | None) -> float:
 def decimals(value: float | None, factor: float = 1.0, digits: int = 2) -> str:
     """Return a number with `digits` decimals; `-` where there is none."""
     return "-" if value is None or not math.isfinite(value) else f"{factor * value:.{digits}f}"
+
+
+def measured(value: float | None, percent: bool = True, beside: float | None = None, digits: int = 2) -> str:
+    """Return a share in percent with `digits` decimals, another number with four significant digits; `-` for none.
+
+    A deviation has as many decimals as the number that it stands `beside`.
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    if percent:
+        return decimals(value, 100, digits)
+    shown = value if beside is None else beside
+    size = math.floor(math.log10(abs(shown))) if shown else 0
+    return decimals(value, 1, max(0, DIGITS - 1 - size)) if size in range(*FIXED) else f"{value:.{DIGITS - 1}e}"
+
+
+def with_unit(quantity: str, percent: bool) -> str:
+    """Return the title of an axis."""
+    return f"{quantity} (%)" if percent else quantity
 
 
 def amount(value: float, unit: str = "B") -> str:

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partwise.errors import ConfigError, needed, unknown
-from partwise.records.metrics import TITLES
+from partwise.records.metrics import FIELDS
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS, RoundRecord
 from partwise.reporting.drawing import quiet_axes
 from partwise.reporting.figures.lines import draw_on
 from partwise.reporting.style import look
+from partwise.reporting.tables import in_unit
 from partwise.reporting.views.kinds import Curves, mean_line
 
 
@@ -20,8 +21,8 @@ def draw_curves(runs: Mapping[str, Sequence[Sequence[RoundRecord]]], moment: str
     axes = quiet_axes(axes or needed("matplotlib.pyplot", "plots").subplots()[1])
     values = {name: [values_by_round(rounds, moment, metric) for rounds in own] for name, own in runs.items()}
     lines = [mean_line(name, look(number), own) for number, (name, own) in enumerate(values.items())]
-    quantity = f"{TITLES[metric]} in %, {model_at(moment)}"
-    draw_on(axes, Curves([line for line in lines if line is not None], quantity=quantity))
+    quantity, share = f"{in_unit(metric)}, {model_at(moment)}", FIELDS[metric].percent
+    draw_on(axes, Curves([line for line in lines if line is not None], quantity=quantity, percent=share))
     return axes
 
 

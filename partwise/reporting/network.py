@@ -50,7 +50,8 @@ def network(simulation: Simulation) -> Cells:
             rows += [network_row(simulation, f"  {layer}", inside)] if inside else []
     rows.append([*network_row(simulation, "total", names)[:3], *[""] * len(plans)])
     beside = [part for part in parts.modules if part not in parts.chain]
-    notes = [f"samples > {' > '.join(parts.chain)} > logits" + (f"; beside it: {', '.join(beside)}" if beside else "")]
+    chain = " > ".join(["samples", *parts.chain, simulation.program.task.output_word])
+    notes = [chain + (f"; beside it: {', '.join(beside)}" if beside else "")]
     if parts.buffers:
         notes.append("bytes: with the running values of normalisation layers, which are no parameters")
     notes += [
@@ -74,7 +75,7 @@ def problem(simulation: Simulation) -> str:
     samples = [len(index) for index in federation.train]
     shape = shape_text(federation.source.shape)
     return (
-        f"{federation.source.name} ({shape}, {federation.source.classes} classes), {federation.clients} clients, "
+        f"{federation.source.name} ({shape}, {federation.source.task.wanted}), {federation.clients} clients, "
         f"{federation.rule}, {min(samples):,} to {max(samples):,} training samples, the median {median(samples):,g}"
     )
 

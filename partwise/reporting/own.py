@@ -8,11 +8,12 @@ import numpy as np
 from partwise.data.readers import client_tables, tables
 from partwise.data.readers.frames import NUMBER_KINDS, TEXT_KINDS, DataTable
 from partwise.data.readers.places import Root
-from partwise.data.readers.task_labels import NUMBERED
+from partwise.data.readers.task_labels import NUMBERED, guessed
 from partwise.data.reading import Reading
 from partwise.data.sources import is_table, load, own_path
 from partwise.published import published
 from partwise.reporting.data import section
+from partwise.tasks.places import NONE
 from partwise.trees import Shape, shape_text
 
 FEWEST_ROWS_PER_CLIENT = 2  # rows of a client, on average: a column with hardly any value twice names rows, not clients
@@ -20,13 +21,15 @@ FEWEST_ROWS_PER_CLIENT = 2  # rows of a client, on average: a column with hardly
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """Images and arrays, whose classes are known."""
+    """Images and arrays, whose labels are known."""
 
     name: str
     samples: int
     test_samples: int
     shape: Shape
-    classes: Sequence[str]
+    task: str  # what a label is
+    classes: Sequence[str]  # or the names of the labels or numbers
+    unknown: int  # labels
     clients: Sequence[str]
     example: str
 
@@ -40,6 +43,7 @@ class ColumnFacts:
     different: int
     empty: int
     could_be: Sequence[str]  # label, clients
+    task: str  # as a label, with --task auto; empty where it could be none
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,9 @@ def sample_facts(name: str, root: Root) -> SampleFacts:
         samples=len(source.y),
         test_samples=len(source.y) - source.train,
         shape=source.shape,
-        classes=list(source.class_names),
+        task=source.task.kind,
+        classes=list(source.task.names if source.own_task else source.class_names),
+        unknown=int((source.y.isnan() if source.y.is_floating_point() else source.y == NONE).sum()),
         clients=list(clients),
         example=f"partwise run fedper --data {name}",
     )
@@ -83,7 +89,7 @@ def sample_facts(name: str, root: Root) -> SampleFacts:
 def table_facts(name: str, table: DataTable, divided_by: str | None = None) -> TableFacts:
     """Return the facts of a table."""
     described = [column_facts(table, each, divided_by) for each in table.frame.columns]
-    labels = [each.name for each in described if "label" in each.could_be]
+    labels = [each.name for each in sorted(described, key=lambda each: each.task == "classes") if each.task]
     label = "label" if "label" in labels else labels[-1] if labels else "COLUMN"
     texts = [each for each in described if "clients" in each.could_be and each.kind == "texts"]
     clients = max((each for each in texts if each.name != label), key=lambda each: each.different, default=None)
@@ -103,12 +109,33 @@ def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnF
     kind, different, empty = table.kind(name), table.different(name), int(values.isna().sum())
     kind = "numbers" if kind in NUMBER_KINDS else "texts" if kind in TEXT_KINDS else kind
     whole = kind == "texts" or (kind == "numbers" and not (values.dropna().to_numpy(np.float64) % 1).any())
-    could_be = []
-    if whole and not empty and 2 <= different <= NUMBERED and name != divided_by:
-        could_be.append("label")
+    task = task_of(table, name) if different >= 2 and name != divided_by else ""
+    could_be = ["label"] if task else ["one of several labels"] if empty and is_binary(table, name) else []
     if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS_PER_CLIENT and divided_by in (None, name):
         could_be.append("clients")
-    return ColumnFacts(name, kind, different, empty, could_be)
+    return ColumnFacts(name, kind, different, empty, could_be, task)
+
+
+def task_of(table: DataTable, name: str) -> str:
+    """Return the task of a column as the label, with --task auto; empty where it could be none."""
+    if table.kind(name) not in NUMBER_KINDS + TEXT_KINDS:
+        return ""
+    task, _ = guessed(table, [name], {name: table.kind(name) in NUMBER_KINDS})
+    refused = task == "classes" and (table.different(name) > NUMBERED or table.frame[name].isna().any())
+    return "" if refused else task
+
+
+def is_binary(table: DataTable, name: str) -> bool:
+    """Return whether the filled cells of a column are 0 and 1."""
+    return table.kind(name) in NUMBER_KINDS and set(table.frame[name].dropna().unique()) == {0, 1}
+
+
+def possible_roles(column: ColumnFacts) -> str:
+    """Return what a column could be, and what a label of it is."""
+    unknown = [f"{column.empty:,} unknown"] if column.empty else []
+    about = {"label": [column.task, *unknown], "one of several labels": unknown}
+    roles = [f"{role} ({', '.join(about[role])})" if role in about else role for role in column.could_be]
+    return f"could be {' or '.join(roles)}" if roles else ""
 
 
 def own_data_page(name: str, root: Root = None) -> str:
@@ -123,7 +150,7 @@ def own_data_page(name: str, root: Root = None) -> str:
                 each.kind,
                 f"{each.different:,} different",
                 f"{each.empty:,} empty",
-                f"could be {' or '.join(each.could_be)}" if each.could_be else "",
+                possible_roles(each),
             )
             for each in facts.columns
         ]
@@ -131,7 +158,10 @@ def own_data_page(name: str, root: Root = None) -> str:
     else:
         what += [("for testing", f"{facts.test_samples:,}")] if facts.test_samples else []
         what.append(("shape", shape_text(facts.shape)))
-        for key, names in (("classes", facts.classes), ("clients", facts.clients)):
+        several = "classes" if facts.task == "places" else facts.task
+        what += [("task", facts.task)] if facts.task != "classes" else []
+        what += [("unknown labels", f"{facts.unknown:,}")] if facts.unknown else []
+        for key, names in ((several, facts.classes), ("clients", facts.clients)):
             what += [(key, f"{len(names):,}: {', '.join(names[:10])}")] if names else []
         sections = [section("What it is", what)]
     return "\n\n".join("\n".join(lines) for lines in [*sections, ["Example:", f"  {facts.example}"]])

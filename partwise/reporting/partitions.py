@@ -25,19 +25,23 @@ def partition_table(federation: Federation) -> Cells:
         largest = percent(counts[client].max() / sizes[client]) if sizes[client] else NOTHING
         label = name if name == str(client) else f"{client} {name}"
         rows.append([label, *(f"{len(own):,}" for own in sets), str(classes[client]), largest])
+    task = federation.source.task
+    one, several = task.bin_word, task.bin_words
     notes = [
         f"training samples: {sizes.sum():,} in all; smallest client {sizes.min():,}, largest {sizes.max():,}, "
         f"median {np.median(sizes):,g}",
-        f"classes: of {counts.shape[1]} in the data set, {classes.mean():.1f} at a client on average; "
-        "largest class: its share in %; both of training samples",
-        f"label skew: {label_skew(counts):.3f}, mean Jensen-Shannon divergence of the clients' labels to all labels "
+        f"{f'{one}: {task.bins_are}; ' if task.bins_are else ''}{several}: of {counts.shape[1]} in the data set, "
+        f"{classes.mean():.1f} at a client on average; largest {one}: its share in %; both of training samples",
+        f"label skew: {label_skew(counts):.3f}, mean Jensen-Shannon divergence of the clients' "
+        f"{'labels to all labels' if task.of_classes else f'{several} to those of all'} "
         "(0: all alike, 1: nothing in common)",
     ]
+    header = ["client", "train", "validation", "test", several, f"largest {one}"]
     if len(rows) > MOST_ROWS:
         half = MOST_ROWS // 2
         notes.insert(0, f"...: clients {half} to {len(rows) - half - 1} are left out here")
         rows[half:-half] = [["..."] * len(rows[0])]
-    return Cells(_title(federation), ["client", "train", "validation", "test", "classes", "largest class"], rows, notes)
+    return Cells(_title(federation), header, rows, notes)
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class PartitionFacts:
     rule: str
     clients: int
     names: Sequence[str]
-    classes: Sequence[str]
+    task: str
+    classes: Sequence[str]  # of other tasks the bins of labels
     train: Sequence[int]  # samples of each client, as the next two
     validation: Sequence[int]
     test: Sequence[int]
@@ -65,6 +70,7 @@ def partition_facts(federation: Federation) -> PartitionFacts:
         rule=federation.rule,
         clients=federation.clients,
         names=list(federation.names),
+        task=federation.source.task.kind,
         classes=list(federation.source.labels),
         train=[len(own) for own in federation.train],
         validation=[len(own) for own in federation.validation],
@@ -101,7 +107,8 @@ def plot_partition(federation: Federation, path: str | Path) -> None:
 def view(federation: Federation) -> SampleCounts:
     """Return who has what."""
     counts = federation.class_counts().tolist()
-    return SampleCounts(federation.names, federation.source.labels, counts, _title(federation))
+    source = federation.source
+    return SampleCounts(federation.names, source.labels, counts, _title(federation), source.task.bin_word)
 
 
 def _title(federation: Federation) -> str:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from partwise.records.metrics import FIELDS, RANKING
+from partwise.records.metrics import FIELDS, RANKING, TITLES
 from partwise.records.names import model_at
 from partwise.records.rounds import MomentScores, RoundRecord
 from partwise.runs import simulation
@@ -74,7 +74,7 @@ def progress_bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[accuracy]}", style="bold"),
+        TextColumn("{task.fields[value]}", style="bold"),
         TextColumn("{task.fields[pace]}", style="cyan"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -82,12 +82,12 @@ def progress_bars(
     with Progress(*columns, console=console, expand=True) as progress:
 
         def bar(label: str) -> simulation.Progress:
-            task, pace = progress.add_task(label, total=rounds, accuracy="", pace=""), Speed()
+            task, pace = progress.add_task(label, total=rounds, value="", pace=""), Speed()
 
             def advance(record: RoundRecord) -> None:
                 shown = {"pace": f"{pace.add(record):.1f} clients/s"}
                 if record.at("received").pooled is not None:
-                    shown |= {"accuracy": metric_text(record.at("received"), metric)}
+                    shown |= {"value": metric_text(record.at("received"), metric)}
                 progress.update(task, advance=1, **shown)  # type: ignore[arg-type]  # every keyword is a field here
 
             return advance
@@ -120,7 +120,7 @@ def metric_text(scores: MomentScores, metric: str) -> str:
         metric = RANKING[scores.pooled.task]
     value, percent = scores.value(metric), FIELDS[metric].percent
     text = "-" if value is None else f"{100 * value:.2f} %" if percent else f"{value:.4g}"
-    return text if metric == "accuracy" else f"{text} {metric}"
+    return text if metric == "accuracy" else f"{text} {TITLES[metric]}"
 
 
 def clock(seconds: float) -> str:

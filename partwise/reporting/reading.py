@@ -32,6 +32,7 @@ from partwise.records.files import (
     SUMMARY,
 )
 from partwise.records.ledger import LedgerRecord
+from partwise.records.metrics import METRICS_OF, RANKING
 from partwise.records.rounds import RoundRecord
 from partwise.records.setup import Leaving, RunEnvironment, RunSettings, RunSetup, read_leaves
 from partwise.records.summaries import ClientRecord, RunSummary, read_clients
@@ -94,7 +95,17 @@ class RunFiles:
     @property
     def metric(self) -> str:
         """Return the metric by which it is compared."""
-        return self.compared[1] if self.compared else self.given.metric
+        return self.compared[1] if self.compared else self.own_metric
+
+    @property
+    def own_metric(self) -> str:
+        """Return the metric of its settings, where accuracy stands for what the run's task ranks by."""
+        return self.given.metric if self.given.metric in METRICS_OF[self.task] else RANKING[self.task]
+
+    @property
+    def task(self) -> str:
+        """Return what a label of its data is."""
+        return self.summary.task if self.summary else self.setup.task
 
     @property
     def planned(self) -> int:
@@ -125,7 +136,8 @@ class RunFiles:
     def common(self) -> dict[str, object]:
         """Return its settings, without those in which equal runs differ."""
         tables = self.settings.values()
-        return {key: value for table in tables for key, value in table.items() if key not in NOT_COMPARED}
+        found = {key: value for table in tables for key, value in table.items() if key not in NOT_COMPARED}
+        return found | ({"metric": self.own_metric} if "metric" in found else {})
 
     def over_rounds(self, moment: str) -> dict[int, float]:
         """Return its values by round, where it was evaluated; NaN where there was no number to give.
@@ -142,10 +154,8 @@ class RunFiles:
         if self.summary is not None and not self.compared:
             return self.summary
         if self.summary is not None:  # validation was measured at the run's own moment
-            accuracies = [record.ranking(self.moment) for record in self.clients]
-            return replace(
-                self.summary, client_accuracy=accuracies, validation=None, moment=self.moment, metric=self.metric
-            )
+            scores = [record.ranking(self.moment) for record in self.clients]
+            return replace(self.summary, client_scores=scores, validation=None, moment=self.moment, metric=self.metric)
         history = History(self.metric, self.rounds)
         participants = sum(len(each.participants) for each in self.rounds)
         return RunSummary(
@@ -158,6 +168,7 @@ class RunFiles:
             metric=self.metric,
             moments=history.headlines(),
             global_model=history.global_headline(),
+            task=self.task,
         )
 
     @property
@@ -182,8 +193,8 @@ class RunFiles:
         return {client for each in self.rounds for client in each.participants}
 
     @property
-    def client_accuracies(self) -> list[tuple[float, str]]:
-        """Return accuracy and name of the clients that were tested at the moment that is compared, ascending."""
+    def client_scores(self) -> list[tuple[float, str]]:
+        """Return what ranks by default and the name of the clients tested at the moment that is compared, ascending."""
         found = ((own.ranking(self.moment), own.name) for own in self.clients)
         return sorted((value, name) for value, name in found if value is not None)
 
@@ -230,12 +241,22 @@ def tried_by(folder: Path, sweeps: Mapping[Path, dict[str, SweepSetting] | None]
 
 
 def at_one_moment(runs: list[RunFiles]) -> list[RunFiles]:
-    """Compare runs whose settings name different moments as received, and those of different metrics by accuracy."""
+    """Compare runs whose settings name different moments as received, and those of different metrics by their task's.
+
+    Runs of different tasks have no metric in common, and are refused.
+    """
+    by_task = {run.task: run for run in runs}
+    if len(by_task) > 1:
+        one, other = list(by_task.values())[:2]
+        raise ConfigError(
+            f"'{one.folder}' is a run of {one.task} and '{other.folder}' one of {other.task}, which have no metric in "
+            "common: name runs of one task"
+        )
     moments, metrics = {run.moment for run in runs}, {run.metric for run in runs}
     if len(moments) == len(metrics) == 1:
         return runs
     moment = moments.pop() if len(moments) == 1 else RunSettings.moment
-    metric = metrics.pop() if len(metrics) == 1 else RunSettings.metric
+    metric = metrics.pop() if len(metrics) == 1 else RANKING[runs[0].task]
     return [
         run if (run.moment, run.metric) == (moment, metric) else replace(run, compared=(moment, metric)) for run in runs
     ]

@@ -1,6 +1,7 @@
 """Runs that differ in their seeds alone are one series; a leaderboard has a row for each."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from partwise.options import as_written
+from partwise.records.metrics import FIELDS
 from partwise.records.names import proper
 from partwise.reporting.reading import RunFiles
 from partwise.reporting.sweeps import SweepSetting
@@ -60,13 +62,13 @@ class Series:
 
 @dataclass(frozen=True)
 class SeriesStanding:
-    """A row of the leaderboard; accuracies are fractions, None where there is no such number."""
+    """A row of the leaderboard; shares are fractions, None where there is no such number."""
 
     series: Series
     means: Standing  # over seeds
     interval: tuple[float, float] | None  # of the mean that ranks, by bootstrap
     validation: float | None  # what ranks, on validation data, the mean over seeds
-    worst: float | None  # mean accuracy of the worst tenth of the clients
+    worst: float | None  # the mean over the worst tenth of the clients of what ranks by default
     bytes: float | None  # down and up, of all in the whole run,
     once: float | None  # and down once
     flops: float | None  # of training
@@ -97,7 +99,7 @@ def ranked_series(series: Sequence[Series]) -> list[SeriesStanding]:
     data have no part in their order.
     """
     alone = {
-        (run.problem, run.seed): run.standing.client_accuracy
+        (run.problem, run.seed): run.standing.client_scores
         for each in sorted(series, key=lambda each: not each.set_aside)  # of a sweep the chosen one: the last counts
         for run in each.runs
         if run.method == REFERENCE
@@ -111,11 +113,11 @@ def place(row: SeriesStanding) -> tuple[bool, str, float]:
     value = row.validation if row.series.set_aside else row.means.last
     tried = row.series.tried
     problem = f"{tried.sweep} {tried.problem}" if tried and tried.chosen else ""
-    return row.series.set_aside, problem, 1.0 if value is None else -value
+    return row.series.set_aside, problem, math.inf if value is None else -FIELDS[row.means.metric].sign * value
 
 
 def stand(series: Series, alone: dict[tuple[str, int], list[float | None]]) -> SeriesStanding:
-    """Return the row of a series; `alone` are its clients' accuracies with local, by data and seed."""
+    """Return the row of a series; `alone` are its clients' scores with local, by data and seed."""
     runs = series.counted
     local = {} if runs[0].method == REFERENCE else alone
     beside = {run.seed: local.get((run.problem, run.seed), []) for run in runs}

@@ -8,10 +8,20 @@ from typing import Any
 
 from partwise.options import as_written
 from partwise.records.formats import as_csv
-from partwise.records.metrics import TITLES
+from partwise.records.metrics import FIELDS, RANKING, TITLES
 from partwise.records.names import LM, model_at, proper
+from partwise.records.rounds import keys_over_clients
 from partwise.reporting.latex import to_latex
-from partwise.reporting.tables import NOTHING, Cells, explain_moments, held_out, megabytes, percent, problem_line
+from partwise.reporting.tables import (
+    NOTHING,
+    Cells,
+    explain_moments,
+    held_out,
+    megabytes,
+    metric_cell,
+    percent,
+    problem_line,
+)
 from partwise.studies.leaderboard import Standing, deviation, mean_of_present, standings
 from partwise.studies.significance import sentences
 from partwise.studies.sweep import PROBLEM, SweepTrial, choose_trials, worded
@@ -79,10 +89,10 @@ def sweep_table(trials: Sequence[SweepTrial], varied: Sequence[str]) -> Cells:
     tuned = [name for name in varied if name not in PROBLEM]
     one = example.problem == ()
     cells = one_problem(best[()], tuned, trials) if one else several_problems(best, tuned)
-    moment = summary.moment
+    moment, unit = summary.moment, " in %" * FIELDS[summary.metric].percent
     notes = [
-        f"{'test' if one else 'numbers'}: {TITLES[summary.metric]} of {model_at(moment)} in % after the last round, "
-        "with the setting that is best on validation data"
+        f"{'test' if one else 'numbers'}: {TITLES[summary.metric]} of {model_at(moment)}{unit} "
+        "after the last round, with the setting that is best on validation data"
         + (f"; ±: standard deviation over {seeds} seeds" if seeds > 1 else ""),
         f"{LM}; {explain_moments([moment])}",
     ]
@@ -95,39 +105,44 @@ def sweep_table(trials: Sequence[SweepTrial], varied: Sequence[str]) -> Cells:
 def one_problem(own: Mapping[str, SweepTrial], tuned: Sequence[str], trials: Sequence[SweepTrial]) -> Cells:
     """Return methods with their chosen settings, the best first."""
     lines, standings = [], ranking(own)
+    example = next(iter(own.values())).summaries[0]
+    metric, ranks = example.metric, RANKING[example.task]
+    mean, std, _ = keys_over_clients(example.task).values()
     rows = [standing.as_row() for standing in standings]
     beside = [name for name in ("joined", "worse") if any(row[name] is not None for row in rows)]
     for standing, row in zip(standings, rows, strict=True):
         trial = own[standing.method]
         settings = [cell(trial, name) or NOTHING for name in tuned]
-        cells = [percent(standing.last, standing.last_std), percent(trial.validation), *settings]
-        cells += [str(times_tried(trial, trials)), *(percent(row[name]) for name in ("acc_mean", "acc_std", *beside))]
+        cells = [metric_cell(standing.last, metric, standing.last_std), metric_cell(trial.validation, metric)]
+        cells += [*settings, str(times_tried(trial, trials)), *(metric_cell(row[name], ranks) for name in (mean, std))]
+        cells += [percent(row[name]) if name == "worse" else metric_cell(row[name], metric) for name in beside]
         lines.append([proper(trial.method), *cells, megabytes(standing), f"{standing.seconds:.1f}"])
-    notes = sentences({proper(name): test_values(trial) for name, trial in own.items()})
-    worse = "; worse: % of clients less accurate than Local" if "worse" in beside else ""
+    notes = sentences({proper(name): test_values(trial) for name, trial in own.items()}, metric)
+    worse = "; worse: % of clients that do worse than with Local" if "worse" in beside else ""
     notes.append(
-        f"validation: the same on validation data; mean, std: of test accuracy over clients{worse}; "
+        f"validation: the same on validation data; mean, std: of {TITLES[ranks]} on test data over clients{worse}; "
         "MB: down and up per participant and round; s: seconds per run"
     )
     beside = [model_at(name) if name == "joined" else name for name in beside]
     header = ["method", "test", "validation", *tuned, "tried", "mean", "std", *beside, "MB", "s"]
-    example = next(iter(own.values())).summaries[0]
     notes += [explain_moments(["joined"]), *held_out(example)] if "LM joined" in beside else []
-    return Cells(
-        f"Sweep: {problem_line(example)}, {model_at(example.moment)}", header, lines, notes, ranked=("test", "mean")
-    )
+    signs = {"test": FIELDS[metric].sign, "mean": FIELDS[ranks].sign}
+    title = f"Sweep: {problem_line(example)}, {model_at(example.moment)}"
+    return Cells(title, header, lines, notes, ranked=signs)
 
 
 def several_problems(best: Mapping[Any, Mapping[str, SweepTrial]], tuned: Sequence[str]) -> Cells:
     """Return methods against problems, the best of the first problem first; notes name the chosen settings."""
     standings = {problem: {own.method: own for own in ranking(trials)} for problem, trials in best.items()}
+    metrics = {problem: next(iter(own.values())).metric for problem, own in standings.items()}
     methods = list(dict.fromkeys(method for own in standings.values() for method in own))
     rows, said, settings = [], [], []
     for method in methods:
         found = [own.get(method) for own in standings.values()]
-        rows.append([proper(method), *(percent(own.last, own.last_std) if own else NOTHING for own in found)])
+        cells = [metric_cell(own.last, own.metric, own.last_std) if own else NOTHING for own in found]
+        rows.append([proper(method), *cells])
     for problem, own in best.items():
-        lines = sentences({proper(name): test_values(trial) for name, trial in own.items()})
+        lines = sentences({proper(name): test_values(trial) for name, trial in own.items()}, metrics[problem])
         said += [f"{worded(problem)}: {line}" for line in lines]
         words = {
             name: worded((key, trial.settings[key]) for key in tuned if key in trial.settings)
@@ -135,8 +150,9 @@ def several_problems(best: Mapping[Any, Mapping[str, SweepTrial]], tuned: Sequen
         }
         some = [f"{proper(name)} {text}" for name, text in words.items() if text]
         settings += [f"{worded(problem)}, chosen: {'; '.join(some)}"] if some else []
-    header = ["method", *map(worded, best)]
-    return Cells("Sweep", header, rows, [*said, *settings], ranked=header[1:])
+    signs = {worded(problem): FIELDS[metric].sign for problem, metric in metrics.items()}
+    header = ["method", *signs]
+    return Cells("Sweep", header, rows, [*said, *settings], ranked=signs)
 
 
 def ranking(own: Mapping[str, SweepTrial]) -> list[Standing]:

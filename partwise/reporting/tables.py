@@ -1,8 +1,8 @@
 """Results as tables: on a terminal, in Markdown, in a notebook. People read percent, files hold fractions."""
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from rich import box
@@ -13,8 +13,9 @@ from rich.text import Text
 from partwise.errors import printable
 from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, TITLES, metrics_legend
 from partwise.records.names import LM, WHICH_MODEL, model_at, proper
-from partwise.records.rounds import NOBODY, MomentScores
+from partwise.records.rounds import NOBODY, MomentScores, keys_over_clients
 from partwise.records.summaries import RunSummary
+from partwise.reporting.amounts import measured
 from partwise.runs.metrics import CHANGED_AT_END
 from partwise.studies.leaderboard import Standing
 
@@ -43,7 +44,7 @@ class Cells:
     rows: list[list[str]]
     notes: list[str]
     above: Sequence[str] = ()  # lines between the title and the table
-    ranked: Sequence[str] = ()  # the columns in which the highest number is the best
+    ranked: Mapping[str, int] = field(default_factory=dict)  # columns with a best number: 1 the highest, -1 the lowest
 
     def __post_init__(self) -> None:
         for name in ("header", "notes", "above"):
@@ -71,11 +72,12 @@ class Cells:
     def marked(self, best: tuple[str, str], second: tuple[str, str], safe: Callable[[str], str]) -> list[list[str]]:
         """Return the rows in another notation: signs stand around the best and second best, as far as digits tell."""
         rows = [list(map(safe, row)) for row in self.rows]
-        for column in [self.header.index(name) for name in self.ranked if len(rows) > 1]:
+        for name, sign in self.ranked.items() if len(rows) > 1 else ():
+            column = self.header.index(name)
             shown = [leading_number(row[column]) for row in self.rows]
-            highest = sorted({number for number in shown if number is not None}, reverse=True)
+            order = sorted({number for number in shown if number is not None}, key=lambda number: -sign * number)
             for row, number in zip(rows, shown, strict=True):
-                for place, (before, after) in zip(highest, (best, second), strict=False):
+                for place, (before, after) in zip(order, (best, second), strict=False):
                     if number == place:
                         row[column] = f"{before}{row[column]}{after}"
         return rows
@@ -154,12 +156,11 @@ def percent(fraction: float | None, deviation: float | None = None) -> str:
 
 
 def metric_cell(value: float | None, metric: str, deviation: float | None = None) -> str:
-    """Return the value of a metric: a share in percent, another number with four digits; a dash where there is none."""
-    if FIELDS[metric].percent:
-        return percent(value, deviation)
-    if value is None:
-        return NOTHING
-    return f"{value:.4g}" if deviation is None else f"{value:.4g} ± {deviation:.2g}"
+    """Return the value of a metric: a share in percent, another number plainly; a dash where there is none."""
+    share, behind = FIELDS[metric].percent, ""
+    if value is not None and deviation is not None:
+        behind = f" ± {measured(deviation, share, value)}"
+    return measured(value, share) + behind
 
 
 def in_unit(metric: str) -> str:
@@ -225,16 +226,15 @@ def one_run(summary: RunSummary) -> Cells:
     return Cells(title, [in_unit(metric), *titles], rows, [*filter(None, legend), *remarks])
 
 
-def metric_in(column: str, metric: str, ranking: str) -> str:
-    """Return the metric whose values a column of the leaderboard holds; a share's where it is no metric's."""
-    if column == "worse":
-        return "accuracy"
-    return column if column in FIELDS else ranking if column in ("acc_mean", "acc_std") else metric
-
-
 def explain_moments(names: Sequence[str]) -> str:
     """Return the line of a legend that explains moments."""
     return "; ".join(f"{name}: {MOMENT_MEANINGS[name]}" for name in names)
+
+
+def not_finite_words(number: float, metric: str) -> str:
+    """Return a remark on answers that were not finite."""
+    follows = "and count as wrong" if FIELDS[metric].percent else f"and leave no {TITLES[metric]}"
+    return f"{number:g} answers were not finite {follows}"
 
 
 def not_finite(summary: RunSummary) -> dict[str, str]:
@@ -246,7 +246,7 @@ def not_finite(summary: RunSummary) -> dict[str, str]:
     for moment, (number, diverged) in last.items():
         gone = f"; clients {', '.join(map(str, diverged))} diverged" if diverged else ""
         if number or gone:
-            lines[moment] = f"{number} answers were not finite and count as wrong{gone}"
+            lines[moment] = f"{not_finite_words(number, summary.metric)}{gone}"
     return lines
 
 
@@ -276,6 +276,8 @@ def leaderboard(
     many every row should have.
     """
     metric, moment, ranked = standings[0].metric, standings[0].moment, ["last", "best"]
+    ranking = RANKING[example.task]
+    mean, std, _ = keys_over_clients(example.task).values()
     remarks = [f"{proper(own.method)} {CHANGED_AT_END}" for own in standings if own.changed_at_end]
     if any(own.seeds < seeds for own in standings):
         remarks.append(f"{FEWER}: not all of the {seeds} seeds came to an end, so the row is the mean of fewer")
@@ -290,16 +292,15 @@ def leaderboard(
             columns[other] = model_at(other)
             tested.append(other)
     remarks += held_out(example)
-    ranking = RANKING[example.task]
     if metric != ranking:
         columns |= {ranking: TITLES[ranking]}
     if example.positive is not None and metric != "auroc":
         columns |= {"auroc": "AUROC"}
-    columns |= {"acc_mean": "mean", "acc_std": "std"}
+    columns |= {mean: "mean", std: "std"}
     if any(own.worse is not None for own in standings):
         columns |= {"worse": "worse"}
     remarks += [
-        f"{proper(own.method)}: {own.nonfinite:g} answers at last were not finite and count as wrong"
+        f"{proper(own.method)}, after the last round: {not_finite_words(own.nonfinite, metric)}"
         for own in standings
         if own.nonfinite
     ]
@@ -317,16 +318,17 @@ def leaderboard(
     ]
     lengths = {own.rounds for own in standings}
     counted = [name for name, shown in (("rounds", len(lengths) > 1), ("seeds", seeds > 1)) if shown]
+    held = dict.fromkeys((*ranked, *columns), metric) | {name: name for name in columns if name in FIELDS}
+    held |= {mean: ranking, std: ranking}  # the metric whose values a column holds
     lines = []
     for own, row in zip(standings, rows, strict=True):
         cells = [proper(own.method) + FEWER * (own.seeds < seeds), *(f"{row[name]:g}" for name in counted)]
         cells += [metric_cell(row[name], metric, row[f"{name}_std"]) for name in ranked]
-        cells += [metric_cell(row[name], metric_in(name, metric, ranking)) for name in columns]
+        cells += [percent(row[name]) if name == "worse" else metric_cell(row[name], held[name]) for name in columns]
         lines.append([*cells, megabytes(own), f"{own.seconds:.1f}"])
     header = ["method", *counted, *ranked, *columns.values(), "MB", "s"]
     by = "" if metric == ranking else f" by {TITLES[metric]}"
     of = "" if len(lengths) > 1 else f", {example.rounds} rounds"
-    judged = {columns.get(name, name): metric_in(name, metric, ranking) for name in (*ranked, *columns)}
-    higher = [title for title, own in judged.items() if title not in ("std", "worse") and not FIELDS[own].lower]
+    signs = {columns.get(name, name): FIELDS[own].sign for name, own in held.items() if name not in (std, "worse")}
     title = f"Leaderboard{by}: {problem_line(example)}{of}, {model_at(moment)}"
-    return Cells(title, header, lines, [*legend, *remarks], differences, higher)
+    return Cells(title, header, lines, [*legend, *remarks], differences, signs)

@@ -254,10 +254,10 @@ class ClientProgram:
         return net, me
 
     def normalised(self, x: Samples) -> Samples:
-        """Return samples as the network sees them: normalised, but for whole numbers that it looks up, and truths."""
+        """Return samples as the network sees them: normalised, but for whole numbers that it looks up."""
 
         def of_tensor(tensor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-            if tensor.dtype is torch.bool or (self.embeds and is_whole(tensor)):
+            if self.embeds and is_whole(tensor):
                 return tensor
             return (tensor.to(self.dtype) - centre) / scale
 

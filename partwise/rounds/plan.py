@@ -238,14 +238,14 @@ def adaptation(method: Method, parts: Parts) -> list[ResolvedPhase]:
 
 
 def finetuning(method: Method, parts: Parts, predict: Callable) -> ResolvedPhase:
-    """Return the phase of fine-tuning by cross-entropy; frozen parts are tuned too, because it works on a copy."""
-    loss = partial(cross_entropy, predict)
+    """Return the phase of fine-tuning by the task's loss; frozen parts are tuned too, because it works on a copy."""
+    loss = partial(task_loss, predict)
     move = Move(method.finetune_part, loss, lr=method.finetune_lr, decay=False)
     return resolve_phase(method, parts, Phase(move, epochs=method.finetune_epochs), "fine-tuning")
 
 
-def cross_entropy(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:
-    """Return the cross-entropy of a mini-batch."""
+def task_loss(predict: Callable, net: Net, b: Batch, me: Me) -> Tensor:
+    """Return the task's loss of a mini-batch."""
     return b.loss(predict(net, b.x, me))
 
 

@@ -31,7 +31,7 @@ from partwise.engines.store import Key, Rows, Sheet, Store, StoreState, rows_of
 from partwise.errors import ConfigError, Interrupted
 from partwise.network.view import ClassRows, PerClient
 from partwise.records.codec import Codec, Decoder, Unreadable, Unstorable, checksum
-from partwise.records.metrics import Score
+from partwise.records.metrics import FIELDS, Score
 from partwise.records.record import Record, WrongForm, fields_of, read_record
 from partwise.rounds.events import Event
 from partwise.rounds.messages import Entered
@@ -168,7 +168,9 @@ class Checkpoints(Observer):
         self.sizes: dict[str, int] = {}  # clients whose rows are in a file
         self.where: NDArray[np.object_] = np.empty(0, object)  # (clients,) the file with the newest row of each
         self.best: tuple[int, list[str]] = 0, []  # the round that early stopping goes back to, and the files of it
-        self.kept: dict[int, tuple[float, set[str]]] = {}  # by round: its value on validation data, and its files
+        self.kept: dict[
+            int, tuple[float, set[str]]
+        ] = {}  # by round: what it is worth on validation data, and its files
         self.off = False  # the run holds what cannot be written down
 
     def keep_to(self, pace: Pace) -> None:
@@ -231,7 +233,7 @@ class Checkpoints(Observer):
         text = json.dumps(fields_of(content), default=fields_of).encode()
         write(self.folder / manifest(number), checksum(text).hex().encode() + b"\n" + text, durable=True)
         store.saved()
-        self.kept[number] = -math.inf if value is None else value, set(needed)
+        self.kept[number] = worth(value, history.metric), set(needed)
         self.clear()
 
     def write_clients(self, store: Store, round: int) -> list[str]:
@@ -303,7 +305,7 @@ class Checkpoints(Observer):
             simulation.stopping.restore(state.stopping, checkpoint.rows("best"))
         simulation.engine.store.restore(state.store, self.noted(checkpoint, simulation.server.clients))
         simulation.restore(state)
-        self.remember(checkpoint, state)
+        self.remember(checkpoint, state, simulation.history.metric)
 
     def noted(self, checkpoint: Checkpoint, clients: int) -> Iterator[Rows]:
         """Yield the rows of a checkpoint, and note which file holds whose."""
@@ -313,16 +315,20 @@ class Checkpoints(Observer):
             self.sizes[name], self.where[owners] = len(owners), name
             yield rows
 
-    def remember(self, checkpoint: Checkpoint, state: RunState) -> None:
+    def remember(self, checkpoint: Checkpoint, state: RunState, metric: str) -> None:
         """Note which files are there; other checkpoints that are whole may still be kept."""
         if checkpoint.manifest.best and state.stopping is not None:
             self.best = state.stopping.round, checkpoint.manifest.best
         self.sums |= checkpoint.manifest.files
         for other in checkpoints_in(self.folder):
             if other.round <= checkpoint.round:
-                value = other.manifest.validation
-                self.kept[other.round] = -math.inf if value is None else value, set(other.manifest.files)
+                self.kept[other.round] = worth(other.manifest.validation, metric), set(other.manifest.files)
         self.clear()
+
+
+def worth(value: float | None, metric: str) -> float:
+    """Return a metric's value as a number of which more is better; what was not measured is worst."""
+    return -math.inf if value is None else FIELDS[metric].sign * value
 
 
 def manifest(round: int) -> str:

@@ -52,6 +52,7 @@ def setup(simulation: Simulation) -> RunSetup:
         partition=federation.rule,
         clients=list(federation.names),
         held_out=simulation.names_held_out,
+        task=source.task.kind,
         classes=list(source.labels),
         counts=federation.class_counts().tolist() if counted else None,
         stages=[

@@ -39,7 +39,7 @@ from partwise.runs.checkpoints import (
     manifests_in,
 )
 from partwise.runs.choose import MadeWith, choose_device
-from partwise.runs.config import LIES_AT, Config
+from partwise.runs.config import LIES_AT, Config, make_config
 from partwise.runs.files import AT_FIRST, AT_LAST, EVERY_ROUND, EventsFile
 from partwise.runs.observers import Observer
 from partwise.runs.pace import Pace
@@ -142,8 +142,11 @@ class RunFolder:
         texts = self.read(CONFIG), self.config.to_toml()
         stored, wanted = ([line for line in text.splitlines() if matters(line)] for text in texts)
         there = [line for line in stored if line not in wanted]
-        here = [line for line in wanted if line not in stored]
-        names = {line.removeprefix("# ").split(" ")[0] for line in (*there, *here)}
+        # A setting that partwise has gained since is not stored: the run did what its default does.
+        known, usual = set(map(setting_of, stored)), make_config(self.config.name, {}).to_toml().splitlines()
+        gained = {line for line in wanted if setting_of(line) not in known and line in usual}
+        here = [line for line in wanted if line not in stored and line not in gained]
+        names = {setting_of(line) for line in (*there, *here)}
         method = self.config.method
         longer = names <= set(ROUNDS) and method.rounds > rounds_in(stored) and method.lr_schedule != "cosine"
         if names and not longer and not self.force:
@@ -332,9 +335,14 @@ def folder_inside(out: str | Path, *names: str) -> Path:
     return path
 
 
+def setting_of(line: str) -> str:
+    """Return the name of the setting in a line of a configuration."""
+    return line.removeprefix("# ").split(" ")[0]
+
+
 def matters(line: str) -> bool:
     """Return whether results depend on a line of a configuration."""
-    return line.removeprefix("# ").split(" ")[0] not in RESULT_NEUTRAL_SETTINGS and not line.startswith(LIES_AT)
+    return setting_of(line) not in RESULT_NEUTRAL_SETTINGS and not line.startswith(LIES_AT)
 
 
 def rounds_in(lines: Sequence[str]) -> int:

@@ -35,7 +35,7 @@ def measure_all(judged: Sequence[Judged], task: Task) -> list[Scores]:
     counts, names = count_answers(answered, task), METRICS_OF[task.kind]
     columns = [counts.total, counts.nonfinite, *(FIELDS[name].compute(counts) for name in names)]
     table = torch.stack(columns, 1).tolist()  # the copy
-    rows: list[list[Any]] = [[None if math.isnan(value) else value for value in row] for row in table]
+    rows: list[list[Any]] = [[value if math.isfinite(value) else None for value in row] for row in table]
     scores = [
         (Score(int(total), task=task.kind, **dict(zip(names, values, strict=True))), int(nonfinite))
         for total, nonfinite, *values in rows
@@ -58,7 +58,7 @@ def over_clients(scores: Scores) -> MomentScores:
         len(scores.each),
         scores.together,
         float(every.mean()) if known else None,
-        float(every.std()) if len(known) > 1 else 0.0,
+        float(every.std()) if len(known) > 1 else 0.0 if known else None,
         sign * float((sign * every).sort().values[: math.ceil(len(every) / 10)].mean()) if known else None,
         scores.nonfinite,
     )
@@ -108,7 +108,8 @@ class History:
             self.scores.setdefault(moment, {})[client] = score
             own = self.best.setdefault(moment, {})
             reached = best([own.get(client), score.ranking], RANKING[score.task])
-            own[client] = 0.0 if reached is None else reached
+            if reached is not None:  # a client whose labels allow no AUROC has no best one
+                own[client] = reached
         return over_clients(scores)
 
     def state(self) -> HistoryState:

@@ -1,6 +1,7 @@
 """The data of a run, partitioned among its clients as the settings say."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from partwise.data import Federation, Source, check, load, parse_rule, partition
@@ -8,6 +9,7 @@ from partwise.data.own import as_data
 from partwise.data.readers.catalogue import published_data
 from partwise.data.reading import Reading
 from partwise.data.saved import saved_rule
+from partwise.data.source import with_positive
 from partwise.data.sources import call_published
 from partwise.errors import ConfigError
 from partwise.runs.config import HANDED_IN, Config
@@ -29,16 +31,21 @@ def partitioned(config: Config, data: Any = None) -> Federation:
         "by_name": by_name,
     }
     if isinstance(data, Federation) and data.holds != "all":
-        return data  # what nodes have split, each its own
+        return named_positive(data, settings)  # what nodes have split, each its own
     if data is None and settings.data.startswith(HANDED_IN):
         raise ConfigError("the data of this run were handed in from Python; name others with --data")
     if data is None and (known := published_data(settings.data)):
         data = call_published(known)
     found = load(settings.data, **vars(wanted)) if data is None else as_data(data, wanted, seed=seed, **own)
+    if settings.bins is not None:
+        if isinstance(found, Federation):
+            found = replace(found, source=with_bins(found.source, settings.bins))
+        else:
+            found = with_bins(found, settings.bins)
     if isinstance(found, Federation):
         check(found.source, settings.allow_nonfinite_data, settings.missing)
         check_partitioned(found, settings, ignored=SPLIT_SETTINGS if isinstance(data, Federation) else ())
-        return found
+        return named_positive(found, settings)
     if data is not None:
         check(found, settings.allow_nonfinite_data, settings.missing)
     given = [name for name in SPLIT_COLUMNS if getattr(settings, name)]
@@ -51,7 +58,7 @@ def partitioned(config: Config, data: Any = None) -> Federation:
             f"partition '{settings.partition}' already splits each client's samples; leave out {given[0]}"
         )
     return partition(
-        found,
+        found if settings.positive is None else with_positive(found, settings.positive),
         settings.partition,
         settings.clients,
         seed,
@@ -61,6 +68,20 @@ def partitioned(config: Config, data: Any = None) -> Federation:
         balance=settings.balance,
         **own,
     )
+
+
+def named_positive(federation: Federation, settings: Data) -> Federation:
+    """Return data that came partitioned, with the class that the settings call positive for their second."""
+    if settings.positive is None:
+        return federation
+    source = with_positive(federation.source, settings.positive)
+    return federation if source is federation.source else replace(federation, source=source)
+
+
+def with_bins(source: Source, edges: tuple[float, ...]) -> Source:
+    """Return samples whose labels count in bins with these edges."""
+    task = source.task.with_edges(edges)
+    return replace(source, own_task=task, classes=task.bins)
 
 
 def check_partitioned(federation: Federation, settings: Data, ignored: Iterable[str]) -> None:
@@ -107,4 +128,9 @@ def reading(settings: Data) -> Reading:
         allow_nonfinite=settings.allow_nonfinite_data,
         split_by=settings.split_by,
         test_after=settings.test_after,
+        text=settings.text,
+        text_length=settings.text_length,
+        tokens=settings.tokens,
+        vocabulary=settings.vocabulary,
+        min_token_count=settings.min_token_count,
     )

@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_map
 
 from partwise.client_settings import check_names, settings_by_name
 from partwise.data import Federation, Source
-from partwise.data.standardise import normalised, standardised
+from partwise.data.standardise import normalised, standardised, tells_of_clients
+from partwise.data.vocabulary import with_vocabulary
 from partwise.engines.client_engine import ClientEngine
 from partwise.engines.probe import (
     as_seen,
@@ -88,14 +89,14 @@ def build_simulation(
     device = choose_device(config.run.device)
     fill = config.data.missing == "mean"
     whole = not isinstance(data, Federation | list | dict)  # else a seed may divide it in a way of its own
-    if beside is not None and whole and not (fill and beside.federation.source.standardise):
+    if beside is not None and whole and not tells_of_clients(beside.federation.source, fill):
         data = beside.federation.source
     federation = partitioned(config, data)
     config = for_task(config, federation.source)
     held_out = drawn_out(config, federation)
     if federation.holds == "all":  # else all nodes have agreed on it
         few, rare = config.privacy.min_train_samples, config.privacy.min_class_count
-        known = standardised(federation.without(held_out), fill, few, rare)
+        known = standardised(with_vocabulary(federation.without(held_out)), fill, few, rare)
         federation = replace(known, train=federation.train)
     elif method.pooled:
         raise ConfigError(
@@ -113,8 +114,6 @@ def build_simulation(
         here = replace(here, source=placed)
     augmentation = parse_augmentation(config.data.augment) if config.data.augment else None
     check_shape(source.shape, augmentation)
-    if augmentation and source.task.at_places:
-        raise ConfigError("augment would move images and leave the classes of their pixels behind; leave it out")
     probed = samples_of(source)
     parts = draw(config, source, network, probed)
     check_short_series(parts, source)
@@ -129,7 +128,7 @@ def build_simulation(
     probed = tree_map(lambda tensor: tensor.to(device), as_seen(prepared, probed, program.dtype))
     check_repeatable(prepared, scope, probed)
     check_rows_first(prepared, scope, probed)
-    program = replace(program, private=private_gradients(config, program, resolved))
+    program = replace(program, private=private_gradients(config, program, resolved, here))
     engine, note = make_engine(
         config, program, resolved, here, store, drawn, device, augmentation, probed, before, nodes
     )
@@ -166,10 +165,13 @@ def for_task(config: Config, source: Source) -> Config:
     names, metric = METRICS_OF[task.kind], config.run.metric
     if config.data.task not in ("auto", task.kind):
         raise DataError(f"task = {config.data.task}, but the labels of '{source.name}' are {task.kind}")
-    if not task.of_classes:
-        balanced = [name for name in ("class_weights", "sampling") if getattr(method, name) == "balanced"]
-        if balanced:
-            raise ConfigError(f"{balanced[0]} = balanced needs one class a sample, but the task is {task.kind}")
+    if method.needs_classes:
+        task.require_classes(label(config.name))
+    for name in ("class_weights", "sampling"):
+        if getattr(method, name) == "balanced":
+            task.require_classes(f"{name} = balanced", "leave it out")
+    if config.data.augment and source.y.ndim > 2:
+        raise ConfigError("augment moves pixels, but not the classes of places; leave it out")
     if metric in names:
         return config
     if metric != "accuracy":
@@ -296,15 +298,12 @@ def check_steps(engine: ClientEngine, stages: list[Plan]) -> None:
 
 def draw(config: Config, source: Source, own: Network | None, probed: Samples) -> Parts:
     """Return the network: one by name, or that a class or a function makes, is drawn; else it keeps its values."""
-    settings, shape, task, label = config.model, source.shape, source.task, source.y.shape[1:]
+    settings, task, label = config.model, source.task, source.y.shape[1:]
     network = network_in_file(settings.model) if own is None else own
     if network is None:
         if settings.model.startswith(HANDED_IN):
             raise ConfigError("the network of this run was passed from Python, not by name; choose one with --model")
-        name = network_name(config, source)
-        options = settings.batch_norm, settings.dropout, task.at_places, source.code_sizes
-        parts = models.build(name, shape, task.outputs, *options)
-        parts = parts.initialise(config.run.seed)
+        parts = named_network(config, source).initialise(config.run.seed)
     elif settings.batch_norm or settings.dropout:
         raise ConfigError("batch_norm and dropout apply to networks by name; put such layers into your own network")
     else:
@@ -323,6 +322,21 @@ def draw(config: Config, source: Source, own: Network | None, probed: Samples) -
     return parts
 
 
+def named_network(config: Config, source: Source) -> Parts:
+    """Return the network that settings name, for samples and labels as a source holds them, not yet drawn."""
+    settings, task = config.model, source.task
+    return models.build(
+        network_name(config, source),
+        source.shape,
+        task.outputs,
+        settings.batch_norm,
+        settings.dropout,
+        source.vocabulary,
+        each_step=task.at_places,
+        code_sizes=source.code_sizes,
+    )
+
+
 def network_arguments(source: Source) -> dict[str, object]:
     """Return all that a user's class or function may ask for by the name of a parameter."""
     return {
@@ -330,6 +344,7 @@ def network_arguments(source: Source) -> dict[str, object]:
         "outputs": source.task.outputs,  # how many numbers the head gives: classes, labels or numbers
         "classes": source.task.outputs,  # the same, as classification calls it
         "task": source.task,  # what a label is
+        "vocabulary": source.vocabulary,  # how many different tokens samples hold, None where they hold none
     }
 
 

@@ -5,6 +5,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import torch
+
+from partwise.data import Federation
 from partwise.engines.client_engine import ClientEngine
 from partwise.errors import ConfigError
 from partwise.privacy.accountant import MEMORY, Accountant, Uses, opacus
@@ -16,6 +19,7 @@ from partwise.rounds.client import ClientProgram
 from partwise.rounds.plan import MANY_TIMES, Plan, ResolvedPhase
 from partwise.runs.config import Config, label
 from partwise.runs.observers import Observer, Seen
+from partwise.tasks import Numbers
 
 if TYPE_CHECKING:
     from partwise.rounds.server import Server
@@ -51,7 +55,9 @@ def upload_filters(config: Config, engine: ClientEngine, stages: list[Plan], see
     return filters
 
 
-def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]) -> PrivateGradients | None:
+def private_gradients(
+    config: Config, program: ClientProgram, stages: list[Plan], federation: Federation
+) -> PrivateGradients | None:
     """Return how DP-SGD takes gradients; None without it."""
     settings, name, method = config.privacy, label(config.name), config.method
     if settings.dp_clip is None:
@@ -60,6 +66,9 @@ def private_gradients(config: Config, program: ClientProgram, stages: list[Plan]
         raise ConfigError(
             "dp_clip: in batch-norm samples meet, so that none has a gradient of its own; use another norm"
         )
+    unequal = program.task.unequal_shares(federation.source.y[torch.cat(federation.train)])
+    if unequal:
+        raise ConfigError(f"dp_clip takes classes, or numbers that are all known, but {unequal}; leave it out")
     for setting, plain in (("class_weights", "equal"), ("sampling", "shuffled")):
         if getattr(method, setting) != plain:
             raise ConfigError(
@@ -141,6 +150,7 @@ def uncovered(simulation: "Simulation", spent: Mapping[str, float]) -> str:
         "sample counts": True,
         "label counts (histograms = laplace:EPSILON adds noise)": "labels" not in spent and tells_counts(server),
         "feature statistics": federation.source.standardise,
+        "label statistics": isinstance(federation.source.task, Numbers),
         "names of classes and columns": federation.holds == "none",
         f"for a record, what {label(simulation.config.name)} computes beside training": "record" in spent and beside,
     }

@@ -14,7 +14,7 @@ from partwise.errors import ConfigError, DataError, needed, unknown
 from partwise.network.keyed import Draws
 from partwise.network.parts import floating
 from partwise.network.view import Extras, Me, Net, PerClient, Received, Remembered, Tensors
-from partwise.records.metrics import FIELDS, RANKING
+from partwise.records.metrics import FIELDS, RANKING, TITLES
 from partwise.records.record import Json
 from partwise.records.rounds import RoundRecord
 from partwise.records.summaries import ClientRecord, RunSummary
@@ -29,9 +29,10 @@ from partwise.trees import Samples, is_whole, tensors_of
 
 
 class PersonalModel(nn.Module):
-    """One client's model, to be used like any other: samples as the data set holds them in, logits out.
+    """One client's model, to be used like any other: samples as the data set holds them in, the network's output out.
 
-    `logits` takes samples that are standardised already.
+    That is logits, (rows, classes, ...), or standardised numbers: `model.task.in_own_unit` has them in the label's own
+    unit. `logits` takes samples that are standardised already.
     """
 
     counts: Tensor
@@ -87,14 +88,14 @@ class PersonalModel(nn.Module):
         return {name: value.detach() for name, value in {**self.own, **beside}.items()}
 
     def forward(self, x: Samples) -> Tensor:
-        """Return the logits of samples as the data set holds them."""
+        """Return what the network gives of samples as the data set holds them."""
         return self.logits(self.standardised(x))
 
     def standardised(self, x: Samples) -> Samples:
         """Return samples as the network takes them, from samples as the data set holds them."""
 
         def of_tensor(name: str, tensor: Tensor) -> Tensor:
-            if tensor.dtype is torch.bool or (self.embeds and is_whole(tensor)):
+            if self.embeds and is_whole(tensor):
                 return tensor
             return (tensor.to(self.dtype) - getattr(self, f"centre{name}")) / getattr(self, f"scale{name}")
 
@@ -103,7 +104,7 @@ class PersonalModel(nn.Module):
         return of_tensor("", x)
 
     def logits(self, x: Samples, asked: set[str] | None = None) -> Tensor:
-        """Return (rows, classes) logits of the client; `asked` records what it reads of `me`."""
+        """Return (rows, ...) what the client's network gives; `asked` records what it reads of `me`."""
         own, beside = self.own, self.tensors
         received = {name.removeprefix("got."): beside[name] for name in self.beside if name.startswith("got.")}
         keep = {name.removeprefix("keep."): beside[name] for name in self.beside if name.startswith("keep.")}
@@ -323,8 +324,9 @@ class Result:
         return draw_curves({label(self.config.name): [self.rounds]}, moment or run.moment, run.metric, axes)
 
     def __repr__(self) -> str:
-        last = {moment: headline.last.accuracy for moment, headline in self.summary.moments.items()}
-        shown = [f"{moment} {100 * accuracy:.2f} %" for moment, accuracy in last.items() if accuracy is not None]
+        last = {moment: headline.last.ranking for moment, headline in self.summary.moments.items()}
+        metric = RANKING[self.summary.task]
+        shown = [f"{moment} {ranked_text(value, metric)}" for moment, value in last.items() if value is not None]
         words = [f"{len(self.rounds)} rounds", *([f"last {', '.join(shown)}"] if shown else [])]
         return f"<Result of {label(self.config.name)}: {', '.join(words)}>"
 
@@ -333,6 +335,12 @@ class Result:
         from partwise.reporting.tables import one_run  # needs rich; a run alone does not
 
         return one_run(self.summary).to_html()
+
+
+def ranked_text(value: float, metric: str) -> str:
+    """Return a share in percent, another number plainly; behind the metric's title where it is not accuracy."""
+    text = f"{100 * value:.2f} %" if FIELDS[metric].percent else f"{value:.4g}"
+    return text if metric == "accuracy" else f"{TITLES[metric]} {text}"
 
 
 def flat(prefix: str, values: Json) -> Iterator[tuple[str, Any]]:

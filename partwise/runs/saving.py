@@ -16,7 +16,7 @@ from torch import Tensor
 
 from partwise.code_files import file_digest, file_of, network_file_of
 from partwise.data import CATALOGUE, Federation
-from partwise.data.transforms import ImageTransform, NamedTransform, TableTransform
+from partwise.data.transforms import ImageTransform, NamedTransform, TableTransform, TextTransform
 from partwise.method import Method
 from partwise.network.view import ClassCounts, ClassRows
 from partwise.records.codec import Encoder, Unstorable
@@ -28,10 +28,12 @@ from partwise.records.manifest import (
     ImageInput,
     ManifestMethod,
     ManifestNetwork,
+    ManifestTask,
     ModelManifest,
     NamedInput,
     Scaling,
     TableInput,
+    TextInput,
 )
 from partwise.rounds.plan import Plan
 from partwise.runs.config import HANDED_IN, Config
@@ -96,7 +98,7 @@ class ModelFiles:
 
 
 def global_model(simulation: Simulation) -> PersonalModel | None:
-    """Return the global model as a function from samples to logits; None if the method has none."""
+    """Return the global model as a function from samples to what the network gives; None if the method has none."""
     program, method = simulation.program, simulation.config.method
     if method.predict_global is None:
         return None
@@ -129,7 +131,7 @@ def taken_apart(
         header = replace(header, key=model.key)
     if "lr" in asked:
         header = replace(header, lr=model.lr)
-    if {"counts", "samples"} & asked:
+    if {"bins", "counts", "samples"} & asked:
         extra[COUNTS] = model.counts
     encoder = Encoder(RECEIVABLE)
     try:
@@ -181,9 +183,10 @@ def manifest_of(simulation: Simulation, files: Mapping[str, str], beside: Sequen
         source.name,
         input_of(config.data, federation, beside),
         Scaling(list(source.centre), list(source.scale)),
-        list(source.labels),
+        list(source.labels) if source.task.of_classes else [],
         list(federation.names),
         dict(files),
+        None if source.task.of_classes else ManifestTask.of(source.task, source.y.shape[1:]),
     )
 
 
@@ -230,21 +233,27 @@ def input_of(
     if isinstance(transform, NamedTransform):
         shapes = {name: list(own) for name, own in transform.shapes.items()}
         return NamedInput(shape=[], shapes=shapes, types=transform.types)
-    shape = list(transform.shape) if not isinstance(transform, TableTransform) else [len(transform.features)]
-    if isinstance(transform, TableTransform):
+    if isinstance(transform, TableTransform | TextTransform):
         dropped = [name.strip() for name in data.drop.split(",")] if data.drop else []
         return TableInput(
-            shape=shape,
-            features=list(transform.features),
-            columns=list(transform.columns),
+            shape=[] if isinstance(source.x, dict) else list(source.x.shape[1:]),
+            features=list(source.table.features if source.table else ()),
+            columns=list(source.table.columns if source.table else ()),
             beside=list(dict.fromkeys([*(source.no_features or (data.label, *dropped)), *source.columns, *beside])),
             missing=data.missing,
             nonfinite=data.allow_nonfinite_data,
-            other_texts="zeros" if federation.holds == "some" or transform.codes else "refuse",
-            codes=transform.codes,
+            other_texts="zeros" if federation.holds == "some" or source.code_sizes else "refuse",
+            codes=bool(source.code_sizes),
+            text=text_input(transform) if isinstance(transform, TextTransform) else None,
         )
+    shape = list(transform.shape)
     if isinstance(transform, ImageTransform):
         usual = CATALOGUE[data.data].image_size if data.data in CATALOGUE else None
         resize = data.image_size is not None or usual is not None
         return ImageInput(shape=shape, white=transform.white, resize=resize)
-    return ArrayInput(shape=shape, whole=transform.whole)
+    return ArrayInput(shape=shape, whole=transform.whole, vocabulary=source.vocabulary)
+
+
+def text_input(transform: TextTransform) -> TextInput:
+    """Return what models know of the column of texts."""
+    return TextInput(transform.column, transform.tokens, list(transform.vocabulary), transform.length)

@@ -1,13 +1,15 @@
 """The settings of a run, in tables of typed fields: names, defaults, bounds and help texts."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from partwise.code_files import network_file_of, split_network
 from partwise.data import parse_rule
 from partwise.data.rules import parse_test_after
+from partwise.data.tokens import check_tokens
 from partwise.errors import ConfigError, unknown
-from partwise.options import Checked, option
+from partwise.options import Checked, as_written, option
 from partwise.records.metrics import ChoosingMetric
 from partwise.training import Training
 
@@ -29,6 +31,12 @@ def check_model(name: str) -> None:
             raise ConfigError(f"model = {name} does not say which network of the file; write {file}:NAME")
         if network_file_of(name) is None:
             raise ConfigError(f"there is no network file '{file}'")
+
+
+def check_edges(edges: tuple[float, ...] | None) -> None:
+    """Refuse edges of bins that do not rise."""
+    if any(low >= high for low, high in pairwise(edges or ())):
+        raise ConfigError(f"bins = {as_written(edges)} must rise from edge to edge")
 
 
 def check_augmentation(text: str) -> None:
@@ -73,6 +81,15 @@ class Data(Checked):
         "Kind of label. classes: one of several; labels: several of 0 and 1; numbers: real numbers; places: a class at "
         "every pixel, token or time step; auto: by the labels.",
     )
+    positive: str | None = option(
+        None, "Two classes: name of the one that F1, AUROC and average precision are about; unset: the second."
+    )
+    bins: tuple[float, ...] | None = option(
+        None,
+        "Numbers as labels: edges, separated by commas, of the bins that they count as where data are divided or "
+        "clients grouped; unset: ten bins of equally many samples, over nodes none.",
+        check=check_edges,
+    )
     drop: str | None = option(None, "Tables: columns not to use as features, separated by commas.")
     missing: Literal["refuse", "mean"] = option(
         "refuse", "Tables: how to treat empty cells; mean fills in the mean of the column."
@@ -81,6 +98,24 @@ class Data(Checked):
         "columns",
         "Tables: what texts become. columns: a feature for each text; codes: numbers that model tabular-embedding "
         "looks up.",
+    )
+    text: str | None = option(
+        None, "Tables: column of texts, which become tokens; other columns stand beside them unless they are dropped."
+    )
+    text_length: int | None = option(
+        None, "Texts: tokens of a sample; unset: as many as the longest text has, at most 256.", minimum=1
+    )
+    tokens: str = option(
+        "words",
+        "Texts: divide them into words, characters, or ascii (characters of a fixed alphabet); or FILE.json, a "
+        "tokenizer of the package tokenizers.",
+        check=check_tokens,
+    )
+    vocabulary: int = option(
+        10_000, "Texts: largest vocabulary of words or characters; tokens of many clients come first.", minimum=1
+    )
+    min_token_count: int = option(
+        2, "Texts: words and characters in fewer training samples than this are unknown.", minimum=1
     )
     image_size: int | None = option(
         None,
@@ -219,7 +254,7 @@ class Run(Checked):
     eval_clients: int | None = option(None, "Evaluate a fixed sample of this many clients; unset: all.", minimum=1)
     moment: Literal["received", "trained", "adapted"] = option(
         "received",
-        "Moment in a round whose accuracy compares methods. received: after download; trained: after local training "
+        "Moment in a round whose scores compare methods. received: after download; trained: after local training "
         "(all clients must take part); adapted: after --finetune-epochs of cross-entropy on a copy, the same for all "
         "methods.",
     )

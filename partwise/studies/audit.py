@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -143,7 +142,7 @@ def rebuilt_samples(config: Config, samples: int = 4) -> tuple[Tensor, Tensor]:
     def gradients(guess: Tensor) -> Tensors:
         weights = {name: start[name].clone().requires_grad_() for name in ear.change}
         net = Net(parts, simulation.program.scope, {**start, **weights})
-        loss = F.cross_entropy(net(guess), y)
+        loss = simulation.program.task.loss(net(guess), y, torch.ones(len(y), dtype=torch.bool))
         made = torch.autograd.grad(loss, list(weights.values()), create_graph=True, allow_unused=True)
         return {n: torch.zeros_like(start[n]) if g is None else g for n, g in zip(weights, made, strict=True)}
 

@@ -15,7 +15,7 @@ from partwise.records.formats import as_csv
 from partwise.records.metrics import FIELDS, METRICS_OF, RANKING
 from partwise.records.names import proper
 from partwise.records.record import Json
-from partwise.records.rounds import MOMENTS
+from partwise.records.rounds import MOMENTS, keys_over_clients
 from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
 from partwise.runs.metrics import worse_off
@@ -62,10 +62,10 @@ class Standing:
     chosen_std: float | None
     moments: dict[str, float | None]  # the metric after the last round, by moment
     scores: dict[str, float | None]  # every metric after the last round, at the moment that compares
-    acc_mean: float | None
-    acc_std: float | None
+    mean: float | None  # over clients, of what ranks by default
+    std: float | None
     nonfinite: float | None
-    worse: float | None  # the share of clients below `local`
+    worse: float | None  # the share of clients that do worse than with `local`
     g_test: float | None
     p_test: float | None
     bytes_per_participant: float
@@ -74,6 +74,7 @@ class Standing:
     def as_row(self) -> Json:
         """Return the row of leaderboard.csv."""
         row: Json = {}
+        over_clients = keys_over_clients(FIELDS[self.metric].task)
         for entry in fields(self):
             value = getattr(self, entry.name)
             if entry.name == "scores":  # the first; the others come behind the spread over clients
@@ -81,15 +82,15 @@ class Standing:
             elif isinstance(value, dict):
                 row |= value
             else:
-                row[entry.name] = value
-            if entry.name == "acc_std":
+                row[over_clients.get(entry.name, entry.name)] = value
+            if entry.name == "std":
                 row |= dict(islice(self.scores.items(), 1, None))
         return row
 
 
 def standings(summaries: Sequence[RunSummary]) -> list[Standing]:
     """Return the standing of every method, the best first."""
-    alone = {summary.seed: summary.client_accuracy for summary in summaries if summary.method == REFERENCE}
+    alone = {summary.seed: summary.client_scores for summary in summaries if summary.method == REFERENCE}
     every = [
         standing([summary for summary in summaries if summary.method == method], {} if method == REFERENCE else alone)
         for method in dict.fromkeys(summary.method for summary in summaries)
@@ -99,7 +100,7 @@ def standings(summaries: Sequence[RunSummary]) -> list[Standing]:
 
 
 def standing(summaries: Sequence[RunSummary], alone: Mapping[int, Sequence[float | None]]) -> Standing:
-    """Return the standing of one method; `alone`: the clients' accuracies with `local`, by seed."""
+    """Return the standing of one method; `alone`: the clients' scores with `local`, by seed."""
     moment, metric, task = summaries[0].moment, summaries[0].metric, summaries[0].task
     sign = FIELDS[RANKING[task]].sign
     last = [summary.last(moment) for summary in summaries]
@@ -125,9 +126,7 @@ def standing(summaries: Sequence[RunSummary], alone: Mapping[int, Sequence[float
         mean_of_present([scores.mean for scores in last]),
         mean_of_present([scores.std for scores in last]),
         mean_of_present([scores.nonfinite for scores in last if scores.pooled is not None]),
-        mean_of_present(
-            [worse_off(summary.client_accuracy, alone.get(summary.seed, ()), sign) for summary in summaries]
-        ),
+        mean_of_present([worse_off(summary.client_scores, alone.get(summary.seed, ()), sign) for summary in summaries]),
         mean_of_present([server.value(metric) for server in servers]),
         mean_of_present([server.clients.value(metric) for server in servers]),
         statistics.fmean(summary.bytes_per_participant for summary in summaries),

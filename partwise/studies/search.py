@@ -1,5 +1,6 @@
 """Settings drawn by optuna: each draw looks at the validation values of those before it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any
@@ -10,7 +11,7 @@ from partwise.studies.sweep import Range
 
 SEED = 0  # of what is drawn: the same sweep draws the same settings, so that it can go on where it stopped
 DRAWN_DIGITS = 4  # of a number that is drawn
-WORST = 0.0  # what a setting is worth that came to no end
+WORST = -math.inf  # the rank of a setting that came to no end
 
 
 class Search:
@@ -34,9 +35,9 @@ class Search:
                 settings[name] = values[number]
         return trial, settings
 
-    def tell(self, trial: Any, value: float | None) -> None:
-        """Tell optuna a trial's result on validation data."""
-        self.study.tell(trial, WORST if value is None else value)
+    def tell(self, trial: Any, rank: float | None) -> None:
+        """Tell optuna a trial's result on validation data, the higher the better."""
+        self.study.tell(trial, WORST if rank is None else rank)
 
 
 def distribution(optuna: Any, spec: Field, values: list[Any] | Range) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partwise.errors import needed
+from partwise.records.metrics import FIELDS, TITLES
 
 LEVEL = 0.05  # p below it: the seeds tell two methods apart
 FEWEST = 3  # seeds for a t-test: with two, one difference stands against one other
@@ -49,12 +50,12 @@ def correct(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else next(found) for value in values]
 
 
-def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """Return a line for every method that compares the best one with it, by its values for each seed."""
+def sentences(values: Mapping[str, Mapping[int, float]], metric: str = "accuracy") -> list[str]:
+    """Return a line for every method that compares the best one with it, by its values of a metric for each seed."""
     means = {name: statistics.fmean(own.values()) for name, own in values.items() if own}
     if len(means) < 2:
         return []
-    first, *others = sorted(means, key=lambda name: -means[name])
+    first, *others = sorted(means, key=lambda name: -FIELDS[metric].sign * means[name])
     pairs = {}
     for other in others:
         seeds = [seed for seed in values[first] if seed in values[other]]
@@ -62,24 +63,27 @@ def sentences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
             pairs[other] = paired([values[first][seed] for seed in seeds], [values[other][seed] for seed in seeds])
     t, wilcoxon = correct([pair.t for pair in pairs.values()]), correct([pair.wilcoxon for pair in pairs.values()])
     corrected = [replace(pair, t=p, wilcoxon=q) for pair, p, q in zip(pairs.values(), t, wilcoxon, strict=True)]
-    lines = [compare_in_words(first, other, pair) for other, pair in zip(pairs, corrected, strict=True)]
+    lines = [compare_in_words(first, other, pair, metric) for other, pair in zip(pairs, corrected, strict=True)]
     tested = sum(p is not None for p in t)
     return lines + [f"p: corrected by Holm for {tested} comparisons"] * (tested > 1)
 
 
-def compare_in_words(first: str, other: str, pair: Paired) -> str:
+def compare_in_words(first: str, other: str, pair: Paired, metric: str = "accuracy") -> str:
     """Compare two methods, with corrected p; one is called better only if that is significant over the seeds."""
-    points, seeds = f"{100 * pair.difference:.2f} points", f"{pair.seeds} seeds"
+    lead, seeds = FIELDS[metric].sign * pair.difference, f"{pair.seeds} seeds"
+    points = f"{100 * lead:.2f} points" if FIELDS[metric].percent else f"{lead:.4g}"
+    of = "" if FIELDS[metric].percent else f" in {TITLES[metric]}"
+    apart = f"{first} is {points} {'below' if FIELDS[metric].lower else 'above'} {other}{of}"
     if pair.seeds < FEWEST:
-        return f"{first} is {points} above {other}: too few seeds to say ({pair.seeds}, at least {FEWEST} are needed)"
+        return f"{apart}: too few seeds to say ({pair.seeds}, at least {FEWEST} are needed)"
     if pair.t is None:
-        return f"{first} is {points} above {other}, the same in all {seeds}: there is no spread to test"
+        return f"{apart}, the same in all {seeds}: there is no spread to test"
     tests = f"paired t over {seeds}, p {round_p_value(pair.t)}"
     if pair.wilcoxon is not None:
         tests += f"; Wilcoxon p {round_p_value(pair.wilcoxon)}"
     if pair.t < LEVEL:
-        return f"{first} is better than {other} by {points} ({tests})"
-    return f"{first} is {points} above {other}, which is not significant over the seeds ({tests})"
+        return f"{first} is better than {other} by {points}{of} ({tests})"
+    return f"{apart}, which is not significant over the seeds ({tests})"
 
 
 def round_p_value(p: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from partwise.errors import ConfigError, Problems
 from partwise.options import as_written, convert, field_type
+from partwise.records.metrics import FIELDS
 from partwise.records.summaries import RunSummary
 from partwise.runs.config import Config, label
 from partwise.runs.result import Result
@@ -173,6 +174,12 @@ class SweepTrial:
         found = [value for value in values if value is not None]
         return statistics.fmean(found) if self.finished and found and len(found) == len(values) else None
 
+    @property
+    def rank(self) -> float | None:
+        """Return what settings are chosen by, the highest: the validation value, negative where lower is better."""
+        value = self.validation
+        return None if value is None else FIELDS[self.summaries[0].metric].sign * value
+
 
 def worded(settings: Iterable[tuple[str, Any]]) -> str:
     """Return settings as text for people."""
@@ -203,7 +210,7 @@ def choose_trials(trials: Iterable[SweepTrial]) -> Chosen:
     best: Chosen = {}
     for trial in trials:
         own = best.setdefault(trial.problem, {})
-        value, so_far = trial.validation, own[trial.method].validation if trial.method in own else None
+        value, so_far = trial.rank, own[trial.method].rank if trial.method in own else None
         if value is not None and (so_far is None or value > so_far):
             own[trial.method] = trial
     return best

@@ -48,7 +48,7 @@ def test_two_methods_with_two_seeds(moment, tmp_path, capsys):
     assert board["local"]["method_adapted"] == ""  # FedBABU's own fine-tuning is the one that all may have
     assert board["fedbabu"]["adapted"] == ("" if moment == "received" else board["fedbabu"]["method_adapted"])
     assert board["local"]["bytes_per_participant"] == "0.0" and board["local"]["g_test"] == ""
-    accuracies = {name: [read_json(run / "summary.json")["client_accuracy"] for run in runs[name]] for name in runs}
+    accuracies = {name: [read_json(run / "summary.json")["client_scores"] for run in runs[name]] for name in runs}
     lose = [a < b for pair in zip(*accuracies.values(), strict=True) for b, a in zip(*pair, strict=True)]
     assert float(board["fedbabu"]["worse"]) == pytest.approx(sum(lose) / 8) and board["local"]["worse"] == ""
     assert list(board) == sorted(board, key=lambda name: -float(board[name]["last"]))
@@ -83,7 +83,7 @@ def test_a_finished_run_of_an_earlier_version_is_shown_without_what_it_lacks(tmp
     later = [name for name in METRICS_OF["classes"][1:] if name != "balanced"]
     for path in tmp_path.glob("*/*/summary.json"):
         old = read_json(path)
-        for name in ("restored", "moment", "metric", "positive", "client_accuracy"):
+        for name in ("restored", "moment", "metric", "positive", "client_scores"):
             del old[name]
         for headline in old["accuracy"].values():
             for name in later:
@@ -297,3 +297,11 @@ def test_standings_by_another_metric():
     first, second = ranked(runs)
     assert (first["method"], first["last"], first["best"], first["accuracy"]) == ("bad", 0.5, 0.5, 0.5)
     assert (second["method"], second["last"], second["accuracy"]) == ("good", 0.25, 0.75)
+
+
+def test_what_ranks_clients_is_read_by_its_earlier_name():
+    old = summary("local", 0.5, 0.5, clients=[0.25, None])  # as `client_accuracy`
+    assert old.client_scores == [0.25, None]
+    written = old.as_json()
+    assert written["client_scores"] == [0.25, None] and "client_accuracy" not in written
+    assert RunSummary.from_json(written).client_scores == old.client_scores

@@ -33,17 +33,19 @@ def test_a_file_of_ones_own_is_described(capsys, tmp_path, monkeypatch):
     [about] = json.loads(succeed(capsys, "data", "patients.csv", "--json"))
     assert (about["samples"], about["empty"]) == (200, 199)
     assert {each["name"]: (each["kind"], each["different"], each["could_be"]) for each in about["columns"]} == {
-        "age": ("numbers", 200, []),
+        "age": ("numbers", 200, ["label"]),
         "sex": ("texts", 2, ["label", "clients"]),
         "hospital": ("texts", 3, ["label", "clients"]),
         "died": ("numbers", 2, ["label", "clients"]),
         "note": ("numbers", 1, []),
     }
+    tasks = {each["name"]: each["task"] for each in about["columns"]}
+    assert tasks == {"age": "numbers", "sex": "classes", "hospital": "classes", "died": "classes", "note": ""}
     assert about["example"] == "partwise run fedper --data patients.csv --label died --partition column:hospital"
     page = succeed(capsys, "data", "patients.csv")
     for line in ("  samples      200", "  empty cells  199", f"  {about['example']}"):
         assert line in page.splitlines()
-    assert "  hospital  texts    3 different    0 empty    could be label or clients" in page.splitlines()
+    assert "  hospital  texts    3 different    0 empty    could be label (classes) or clients" in page.splitlines()
 
 
 def test_folders_and_arrays_of_ones_own_are_described(capsys, tmp_path, monkeypatch):
@@ -57,6 +59,29 @@ def test_folders_and_arrays_of_ones_own_are_described(capsys, tmp_path, monkeypa
     np.savez("arrays.npz", x=np.zeros((6, 5), np.float32), y=["cat", "dog"] * 3)
     lines = succeed(capsys, "data", "arrays.npz").splitlines()
     assert "  samples  6" in lines and "  shape    5" in lines and "  classes  2: cat, dog" in lines
+
+
+def test_what_auto_takes_of_each_label_and_how_many_cells_are_unknown(capsys, tmp_path):
+    rows = [f"{i / 8},{'' if i % 4 else i + 0.5},{'' if i < 3 else i % 2},{i},{'x' if i else ''}" for i in range(120)]
+    (tmp_path / "table.csv").write_text("\n".join(["age,stay,sick,number,note", *rows]))
+    lines = succeed(capsys, "data", tmp_path / "table.csv").splitlines()
+    told = {line.split()[0]: line.partition("could be ")[2] for line in lines if " empty" in line}
+    told.pop("empty")
+    assert told == {
+        "age": "label (numbers)",
+        "stay": "label (numbers, 90 unknown)",
+        "sick": "one of several labels (3 unknown)",
+        "number": "label (numbers)",  # whole, but more than 100 different ones
+        "note": "",
+    }
+    np.savez(tmp_path / "stays.npz", x=np.zeros((6, 5), np.float32), y=np.array([0.5, 1.5, np.nan, 2, 3, 4]))
+    lines = succeed(capsys, "data", tmp_path / "stays.npz").splitlines()
+    assert "  task            numbers" in lines and "  unknown labels  1" in lines
+    labels = np.array([[0, 1, -1, 2]] * 6)
+    np.savez(tmp_path / "series.npz", x=np.zeros((6, 1, 4), np.float32), y=labels)
+    lines = succeed(capsys, "data", tmp_path / "series.npz").splitlines()
+    assert "  task            places" in lines and "  unknown labels  6" in lines
+    assert "  classes         3: 0, 1, 2" in lines
 
 
 def test_download_of_what_is_there_already(capsys, monkeypatch):

@@ -151,7 +151,7 @@ def test_every_method_has_a_proper_name():
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_leaderboard_fits(width):
-    run = summary(client_accuracy=[0.5, 0.5, None])
+    run = summary(client_scores=[0.5, 0.5, None])
     runs = [replace(run, method=method, seed=seed) for method in ("local", "fedavg") for seed in (0, 1)]
     screen = Console(file=StringIO(), width=width)
     screen.print(leaderboard(standings(runs), run).to_rich(width))

@@ -70,7 +70,10 @@ def test_a_card_says_how_good_the_model_is(folder, capsys, tmp_path):
     row = next(csv.DictReader(io.StringIO((folder / "run" / "clients.csv").read_text())))
     accuracy, samples = 100 * float(row["received"]), row["test_samples"]
     card = (tmp_path / "README.md").read_text()
-    assert f"- **Accuracy**: {accuracy:.2f} % of the client's {samples} test samples (received)\n" in card
+    assert (
+        f"- **Accuracy**: {accuracy:.2f} % on the client's {samples} test samples (received); balanced accuracy "
+        in card
+    )
     assert "fedper" in card and "license" in card and 'load_model(".", client=0)' in card
 
 
@@ -80,7 +83,7 @@ def test_a_card_says_how_good_the_global_model_is(capsys, tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     accuracy = 100 * summary["accuracy"]["global"]["last"]["p_test"]["acc_pooled"]
     card = (tmp_path / "to" / "README.md").read_text()
-    assert f"- **Accuracy**: {accuracy:.2f} % of all clients' test samples\n" in card
+    assert f"- **Accuracy**: {accuracy:.2f} % on all clients' test samples; balanced accuracy " in card
 
 
 def test_a_card_names_a_method_file_and_not_where_it_lies(capsys, tmp_path):

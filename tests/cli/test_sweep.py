@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from partwise.cli import main
@@ -103,6 +104,27 @@ def test_the_choice_never_looks_at_test_data():
     assert sweeps.test_values(lucky) == {0: 0.9, 1: 0.9}
 
 
+def of_numbers(lr, *values):
+    """A trial with an RMSE on validation and on test data for each seed."""
+    found = trial("fedper", {"lr": lr}, *[None] * len(values))
+    for seed, (validation, last) in enumerate(values):
+        one = summary("fedper", seed, validation, 0.0)
+        scores = MomentScores.from_json({"rmse": last, "rmse_mean": last, "rmse_std": 0.0, "clients": 4})
+        headline = {"received": Headline(best=scores, last=scores)}
+        found.summaries.append(replace(one, metric="rmse", task="numbers", moments=headline))
+    return found
+
+
+def test_of_errors_the_lowest_is_chosen():
+    lucky, sound = of_numbers(1.0, (2.0, 0.5), (2.0, 0.5)), of_numbers(0.1, (1.5, 3.0), (0.5, 3.0))
+    assert choose_trials([lucky, sound]) == {(): {"fedper": sound}}
+    assert (lucky.rank, sound.rank, lucky.validation) == (-2.0, -1.0, 2.0)
+    cells = sweeps.sweep_table([lucky, sound], ["lr"])
+    assert cells.rows[0][:5] == ["FedPer", "3.000 ± 0.000", "1.000", "0.1", "2"]
+    assert cells.ranked == {"test": -1, "mean": -1}
+    assert any(note.startswith("test: RMSE of LM received after the last round") for note in cells.notes)
+
+
 def test_clients_that_were_held_out_have_a_column():
     one, other = trial("fedper", {"lr": 1}, (0.5, 0.6)), trial("local", {}, (0.4, 0.5))
     assert "LM joined" not in sweeps.sweep_table([one, other], ["lr"]).header
@@ -184,6 +206,21 @@ def test_a_search_gives_every_method_the_same_budget_and_goes_on(tmp_path, capsy
     assert [row["method"] for row in rows] == ["local", "local", "fedprox", "fedprox"]
     assert [row["folder"] for row in rows[::2]] == [row["folder"] for row in first]
     assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_a_search_on_numbers_chooses_the_lowest_error(tmp_path, capsys):
+    x = np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32)
+    np.savez(tmp_path / "made.npz", x=x, y=x.sum(1) * 10 + 0.5)
+    arguments = ["sweep", "local", "fedavg", "--data", tmp_path / "made.npz", "--clients", "3", "--rounds", "2"]
+    arguments += ["--lr", "0.0001..0.2", "--search", "3", "--partition", "iid", "--quiet", "--out", tmp_path / "out"]
+    shown = succeed(capsys, *arguments)
+    rows = rows_of(tmp_path / "out" / "trials.csv")
+    for method in ("local", "fedavg"):
+        own = {float(row["validation"]): row for row in rows if row["method"] == method}
+        assert len(own) == 3 and [row for row in own.values() if row["chosen"] == "yes"] == [own[min(own)]]
+    chosen = rows_of(tmp_path / "out" / "table.csv")
+    assert float(chosen[0]["last"]) < float(chosen[1]["last"]) and chosen[0]["rmse_mean"]
+    assert "test: RMSE of LM received after the last round" in shown and " below " in shown
 
 
 def test_a_setting_that_diverges_is_out_and_a_method_without_any_is_an_error(tmp_path, capsys):

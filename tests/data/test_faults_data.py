@@ -173,7 +173,7 @@ def test_fault_11_a_set_without_samples() -> None:
 
 
 @pytest.mark.parametrize(("change", "problem"), [
-    ({"x": torch.zeros(4)}, "x must be uint8 images or float32 rows, got torch.float32 of shape (4,)"),
+    ({"x": torch.zeros(4)}, "x must be uint8 images or rows of float32 or int64, got torch.float32 of shape (4,)"),
     ({"y": torch.zeros(3, dtype=torch.int64)}, "4 samples need as many labels, got y of shape (3,)"),
     ({"y": torch.zeros(4)}, "y must be 4 int64 labels, got torch.float32"),
     ({"centre": (0.0, 0.0)}, "centre and scale must be 1 or 1 numbers"),

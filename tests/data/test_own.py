@@ -76,7 +76,7 @@ def test_other_numbers_are_taken_as_they_are(kind: str) -> None:
     x = np.array([[0, 1], [1, 0], [1, 1]]).astype(kind)
     x.flags.writeable = False
     source = check(from_arrays(x, [0, 1, 0]))
-    assert source.x.dtype == torch.float32
+    assert source.x.dtype == (torch.int64 if np.dtype(kind).kind in "iu" else torch.float32)
     assert source.x.tolist() == [[0, 1], [1, 0], [1, 1]]
     assert (source.centre, source.scale, source.standardise) == ((0.0,), (1.0,), False)
     assert from_arrays(np.zeros((3, 4, 5)), [0, 1, 0]).x.shape == (3, 4, 5)

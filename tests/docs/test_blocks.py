@@ -25,7 +25,7 @@ ELSEWHERE = {  # pages whose blocks other tests run, block after block
     "docs/your-own-data-and-model.md": "tests/laws/test_examples.py",
 }
 METHODS = "docs/methods/"  # tests/laws/test_method_pages.py looks its lines up, and runs its commands
-HERE = ("comparing", "long-runs", "observing-a-run", "privacy", "report", "robustness", "sweeps")
+HERE = ("comparing", "long-runs", "observing-a-run", "privacy", "report", "robustness", "sweeps", "tasks")
 FEWER = {
     r"--rounds \d+": "--rounds 2",
     r"--finetune-epochs \d+": "--finetune-epochs 1",

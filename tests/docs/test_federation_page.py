@@ -14,6 +14,7 @@ import pytest
 from partwise import methods
 from partwise.cli import main
 from partwise.errors import ConfigError, Problems
+from partwise.federation.protocol.launch import on_server
 from partwise.federation.protocol.policy import SIMULATED, Allowed
 from partwise.federation.protocol.silo import OWN_DATA, OWN_RUN, OWN_SPLIT, SPLIT_SEED, Silo, read_silo
 from partwise.runs.config import make_config
@@ -62,7 +63,7 @@ def test_what_the_page_says_of_other_settings():
 
 
 def test_its_files_are_read(tmp_path):
-    smallest, graz, run, left, files = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    smallest, graz, run, task, left, files = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     (tmp_path / "smallest.toml").write_text(smallest, encoding="utf-8")
     assert read_silo(tmp_path / "smallest.toml").allow == Allowed()
     (tmp_path / "graz.toml").write_text(graz, encoding="utf-8")
@@ -70,9 +71,11 @@ def test_its_files_are_read(tmp_path):
     assert (silo.name, silo.allow.parts, silo.allow.min_clients, silo.hosts) == ("Graz", ("body",), 3, None)
     (tmp_path / "left.toml").write_text(left + files, encoding="utf-8")
     assert read_silo(tmp_path / "left.toml").hosts == (0, 999)
-    (tmp_path / "run.toml").write_text(run, encoding="utf-8")
+    (tmp_path / "run.toml").write_text(run + task, encoding="utf-8")
     written = read_settings(tmp_path / "run.toml", Problems())
-    assert written.method == "fedper" and make_config("fedper", written.settings).method.rounds == 50
+    config = on_server(make_config(written.method, written.settings))
+    assert config.name == "fedper" and config.method.rounds == 50
+    assert (config.data.task, config.data.bins) == ("numbers", (2, 5, 9))
 
 
 def test_a_method_file_runs_only_where_the_same_bytes_are_listed(tmp_path):

@@ -201,6 +201,18 @@ def test_fault_30_a_finished_run_is_kept(capsys, tmp_path):
     assert contents(out) == before
 
 
+def test_fault_30_a_setting_that_a_folder_of_before_lacks_had_its_default(capsys, tmp_path):
+    """A run of an older partwise, whose config.toml does not know the setting, goes on as it was."""
+    out = tmp_path / "x"
+    shown = succeed(capsys, *RUN, "--out", out)
+    config = out / "config.toml"
+    config.write_text(config.read_text().replace('task = "auto"\n', "").replace("lr_warmup = 0\n", ""))
+    assert "lr_warmup" not in config.read_text() and "task" not in config.read_text()
+    assert succeed(capsys, *RUN, "--out", out, "--resume") == shown
+    other = refuse(capsys, *RUN, "--task", "classes", "--out", out, "--resume")
+    assert other == f"error: '{out}' holds a run with other settings: nothing there, task = \"classes\" here"
+
+
 def test_fault_30_overwrite_replaces_the_run_and_nothing_else(capsys, tmp_path):
     succeed(capsys, *RUN, "--out", tmp_path)
     kept = [tmp_path / "notes.txt", tmp_path / "models" / "notes.txt", tmp_path / "models" / "best.safetensors"]

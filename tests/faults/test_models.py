@@ -59,8 +59,8 @@ def test_fault_25_a_description_that_was_changed_is_refused(folder):
     assert line(folder).startswith(f"'{path}' is damaged: ")
     path.write_text("[]")
     assert line(folder) == f"'{path}' does not describe models of partwise"
-    path.write_text(json.dumps({**whole, "version": 2, "partwise": "9.0"}))
-    assert line(folder) == f"'{path}' is of version 2, made by partwise 9.0; this partwise reads version 1"
+    path.write_text(json.dumps({**whole, "version": 3, "partwise": "9.0"}))
+    assert line(folder) == f"'{path}' is of version 3, made by partwise 9.0; this partwise reads versions 1 and 2"
     path.unlink()
     assert line(folder) == f"'{folder}' has no model.json: it is not the folder of a run, or the run is too old"
 
@@ -90,6 +90,38 @@ def test_fault_60_a_description_of_another_shape_is_refused(folder):
     content = {**whole, "network": {**whole["network"], "name": "nn"}}
     path.write_text(json.dumps({**content, "sha256": json_digest(content)}))
     assert line(folder, kind=ConfigError).startswith("unknown model 'nn'; ")
+
+
+def test_fault_60_a_task_of_another_shape_is_refused(folder):
+    """Models of numbers with a description that somebody edited, and stated the SHA-256 of."""
+    path = folder / "model.json"
+    whole = json.loads(path.read_text())
+    whole.pop("sha256")
+    known = {"kind": "numbers", "names": ["stay", "cost"], "label_shape": [2], "centre": [7, 1e6], "scale": [2, 5e3]}
+    for change, problem in (
+        ({"kind": "ranks"}, "model.json.own_task.kind is none of labels, numbers, places"),
+        ({"kind": "classes"}, "model.json.own_task.kind is none of labels, numbers, places"),
+        ({"names": []}, "model.json.own_task has no names, or a label_shape with a size below 1"),
+        ({"names": "stay"}, "model.json.own_task.names is not a list"),
+        ({"label_shape": [2, -1]}, "model.json.own_task has no names, or a label_shape with a size below 1"),
+        ({"scale": [2]}, "model.json.own_task has 2 names, but not as many of centre and scale"),
+        ({"centre": []}, "model.json.own_task has 2 names, but not as many of centre and scale"),
+        ({"scale": [2, 0]}, "model.json.own_task has a number that is not finite, or a scale that is not above 0"),
+        (
+            {"centre": [7, float("nan")]},
+            "model.json.own_task has a number that is not finite, or a scale that is not above 0",
+        ),
+        ({"scale": [2, "5"]}, "model.json.own_task.scale[1] is not a number"),
+        ({"patterns": [[0]]}, "model.json.own_task has 2 names, and a pattern of another length"),
+        ({"unit": "days"}, "model.json.own_task has a field that no ManifestTask has, 'unit'"),
+    ):
+        content = {**whole, "version": 2, "own_task": {**known, **change}}
+        path.write_text(json.dumps({**content, "sha256": json_digest(content)}))
+        assert line(folder) == f"'{path}' is not what partwise writes: {problem}"
+    for change in ({"names": ["stay"], "label_shape": [1], "centre": [7], "scale": [2]}, {"kind": "places"}):
+        content = {**whole, "version": 2, "own_task": {**known, **change}}  # it fits no file, or no network
+        path.write_text(json.dumps({**content, "sha256": json_digest(content)}))
+        assert line(folder, kind=ConfigError)
 
 
 def test_fault_01_an_unknown_client_is_refused_with_the_nearest(folder):

@@ -34,6 +34,7 @@ SETTINGS = {"data": "digits", "clients": 6, "partition": "dir:0.3", "rounds": 3,
 SETTINGS |= {"dtype": "float64", "model": "tabular", "threads": 1, "eval_every": 3}
 OWN = {"fed3p2p": {"coordinators_a": 2, "coordinators_b": 2}, "fedbn": {"model": "cnn-digits", "batch_norm": True}}
 OWN |= {"fedetf": {"personal_rounds": 1}, "dualfed": {"clip_norm": 5.0}}
+TASKS = {"numbers": {"bins": [-0.5, 0.5]}, "labels": {}}  # which the server names, and nodes read from files
 PATIENCE = 240  # seconds for all to be there, on a busy machine
 
 
@@ -49,7 +50,8 @@ class Running:
     def node(self, number: int, address: str | None = None, within: Sequence[str] = ()) -> None:
         """Start a node, or start it again; `within` begins its command."""
         name, keys = f"n{number}", self.folder / "keys"
-        allow = "\n".join(f"{key} = {json.dumps(value)}" for key, value in OPEN.items())
+        allowed = {**OPEN, "data": [f"{task}.npz" for task in TASKS]}
+        allow = "\n".join(f"{key} = {json.dumps(value)}" for key, value in allowed.items())
         text = f'name = "{name}"\nhosts = "{HOSTS[number]}"\n[run]\nthreads = 1\n[allow]\n{allow}\n'
         (self.folder / f"{name}.toml").write_text(text)
         command = ["node", f"{name}.toml", "--server", address or self.address]
@@ -111,6 +113,8 @@ def until(true, what: str, running: Running) -> None:
 def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("federation")
     make_keys(folder / "keys", ["localhost"], [f"n{number}" for number in range(len(HOSTS))])
+    for task in TASKS:
+        write_task(folder, task)
     running = Running(folder, "", {})
     try:
         running.begun()
@@ -129,15 +133,29 @@ def link(running):
 
 
 def assert_equals_the_simulation(method, running, link):
-    config = make_config(method, {**SETTINGS, **OWN.get(method, {})})
+    config, run = make_config(method, {**SETTINGS, **OWN.get(method, {})}), f"run-{method}"
     here = Result(prepare(config).run())
-    there = federated(config, running.members(link, config, f"run-{method}")).run()
-    for name, copies in here.simulation.server.copies.items():
+    there = federated(config, running.members(link, config, run)).run()
+    assert_same_copies(here.simulation, there)
+    assert write_models(there) == dict.fromkeys(there.engine.nodes.nodes, 2)
+    assert_models(here, running, run)
+    assert not there.server.events
+
+
+def assert_same_copies(here, there):
+    for name, copies in here.server.copies.items():
         theirs = there.server.copies[name].values
         assert torch.allclose(copies.values, theirs, rtol=0, atol=1e-10), name
-    assert write_models(there) == dict.fromkeys(there.engine.nodes.nodes, 2)
-    assert_models(here, running, f"run-{method}")
-    assert not there.server.events
+
+
+def write_task(folder, task):
+    """Write made-up samples with two numbers or labels, some of them unknown."""
+    random = np.random.default_rng(5)
+    x = random.normal(size=(240, 6)).astype(np.float32)
+    y = x[:, :2] + x[:, 2:4]
+    y = (y > 0).astype(np.float64) if task == "labels" else y.astype(np.float64)
+    y[::7, 0] = np.nan
+    np.savez(folder / f"{task}.npz", x=x, y=y)
 
 
 def assert_models(here, running, run):
@@ -159,6 +177,18 @@ def test_law_d2_fedavg_and_a_relay_over_flower(running, link):
 @pytest.mark.parametrize("method", sorted(set(LISTED) - {"central", "fedavg", "fed3p2p"}))
 def test_law_d2_every_method_over_flower(method, running, link):
     assert_equals_the_simulation(method, running, link)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_law_d2_a_task_over_flower(task, running, link):
+    data = {"data": f"{running.folder / f'{task}.npz'}", "task": task, "partition": "iid", **TASKS[task]}
+    config = make_config("fed3p2p", {**SETTINGS, **OWN["fed3p2p"], **data})
+    here = prepare(config).run()
+    there = federated(config, running.members(link, config, f"run-{task}")).run()
+    assert_same_copies(here, there)
+    assert not there.server.events
+    mine, theirs = (each.history.rounds[-1].at("received").mean for each in (here, there))
+    assert theirs == pytest.approx(mine, rel=1e-9)
 
 
 # ---- processes that are killed at random moments

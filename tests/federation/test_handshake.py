@@ -104,6 +104,8 @@ def test_two_nodes_cannot_host_one_client():
         names=["a"],
         sizes=[[1, 1, 0]],
         shape=[2],
+        task="classes",
+        places=[],
         classes=2,
         class_names=[],
         columns=[],

@@ -1,7 +1,6 @@
 """Servers and nodes that are hostile or broken: what they may not do to the others."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -435,15 +434,15 @@ def test_data_that_cannot_be_are_refused_in_a_line_that_names_the_node(key, valu
 
 
 def test_moments_of_another_form_are_refused_in_a_line_that_names_the_node():
-    agreed = SimpleNamespace(shape=[2], hosts=["n0", "n1"], features=[], columns=[])
+    hosts = ["n0", "n1"]
     good = torch.tensor([[2.0, 0.0], [3.0, 0.0], [1e60, 0.0]], dtype=torch.float64)
     full = torch.tensor([[2.0, 1.0], [3.0, 5.0], [1.0, 0.0]], dtype=torch.float64)
-    assert merged_moments({"n0": full, "n1": good}, agreed)[0].tolist() == [4, 1]
+    assert merged_moments({"n0": full, "n1": good}, hosts, 2)[0].tolist() == [4, 1]
     forms = [good[:2], good.float(), good * float("nan"), -good, good[:, :1], good * 1e30]
     impossible = [[[0.5], [3.0], [1.0]], [[0.0], [3.0], [0.0]], [[0.0], [0.0], [1.0]], [[2.0], [1e39], [0.0]]]
     for wrong in [*forms, *(torch.tensor(each, dtype=torch.float64).expand(3, 2) for each in impossible)]:
         with pytest.raises(PartwiseError, match=r"^n1: its moments"):
-            merged_moments({"n0": full, "n1": wrong}, agreed)
+            merged_moments({"n0": full, "n1": wrong}, hosts, 2)
 
 
 @pytest.mark.parametrize("network", [None, 5, {}, {"body": "x"}, {"body.0.weight": [1]}])

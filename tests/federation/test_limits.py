@@ -150,6 +150,8 @@ TOLD = {
     "names": ["a"],
     "sizes": [[9, 3, 0]],
     "shape": [2],
+    "task": "classes",
+    "places": [],
     "classes": 2,
     "class_names": [],
     "features": ["x", "y"],
@@ -181,6 +183,10 @@ def wide(count, column="x="):
         (wide(agreement.MOST_TEXTS + 1), "n1: column 'x' has 1,001 texts; a column has at most 1,000"),
         ({"shape": [10**6, 10**6], "features": []}, "n1: samples of the shape .*; a sample has at most 4,194,304"),
         ({"classes": 10**6}, "n1: has 1000000 classes"),
+        ({"task": "colours"}, "n1: labels of the task 'colours'"),
+        ({"task": "numbers"}, "n1: labels of the task 'numbers' without names of their columns"),
+        ({"task": "places"}, "n1: labels of the shape"),
+        ({"task": "places", "places": [2**12, 2**12]}, "n1: labels of the shape .* at most 4,194,304"),
     ],
 )
 def test_fault_68_numbers_that_no_data_have_are_refused(told, line):

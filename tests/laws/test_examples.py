@@ -191,6 +191,8 @@ def test_taking_models_away_block_after_block(tmp_path, monkeypatch, capsys):
     assert graz.predict(names["new"]).tolist() == ["yes", "no"]  # as the page says
     probabilities = names["program"](names["x"])["probabilities"].numpy()
     assert abs(probabilities - graz.predict_proba(names["new"])).max() < 1e-5
+    older, younger = names["days"].predict(names["new"])
+    assert 10 > older > younger > 0  # days, as the page says
     assert partwise.load_model("exported/client-000", "Graz").manifest.clients == ["Graz", "", ""]
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 301
 

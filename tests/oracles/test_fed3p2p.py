@@ -1,18 +1,21 @@
 """Fed3+2p (Eqs. 4 to 13): relays through Type-A groups; then every Type-B group has a filter, every client a head."""
 
+from functools import partial
+
+import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from tests.support import oracle
 
 ROUNDS = 3  # of each phase
 
 
-def network(tensors):
+def network(tensors, task):
     """Extractor, filter, and both heads on the filter's output."""
-    parts = {"body": oracle.layers("conv1", "conv2"), "filter": oracle.layers("fc1")}
-    return oracle.model(tensors, **parts, head=oracle.classifier(), p_head=oracle.classifier())
+    *extractor, last = oracle.LAYERS[task]
+    parts = {"body": oracle.layers(*extractor), "filter": oracle.layers(last)}
+    return oracle.model(tensors, **parts, head=oracle.classifier(task), p_head=oracle.classifier(task))
 
 
 def predicting(net, head):
@@ -22,17 +25,27 @@ def predicting(net, head):
 def train(net, parts, head, record, steps, rate):
     optimizer = oracle.sgd([net[part] for part in parts], rate)
     for x, y in record.mini_batches(steps):
-        oracle.step(optimizer, cross_entropy(predicting(net, head)(x), y))
+        oracle.step(optimizer, record.criterion(predicting(net, head)(x), y))
 
 
 def test_fed3p2p():
+    assert_fed3p2p("classes")
+
+
+@pytest.mark.parametrize("task", oracle.OTHERS)
+def test_fed3p2p_in_other_tasks(task):
+    assert_fed3p2p(task)
+
+
+def assert_fed3p2p(task):
     rounds = {"rounds_1": ROUNDS, "rounds_2": ROUNDS, "rounds": 2 * ROUNDS}
-    record = oracle.Record("fed3p2p", **rounds, coordinators_a=3, coordinators_b=3)
-    server = phase_1(record, oracle.values(network(record.initial), "body", "filter", "head"))
-    phase_2(record, server)
+    record = oracle.Record("fed3p2p", oracle.NETS[task], task, **rounds, coordinators_a=3, coordinators_b=3)
+    made = partial(network, task=task)
+    server = phase_1(record, made, oracle.values(made(record.initial), "body", "filter", "head"))
+    phase_2(record, made, server)
 
 
-def phase_1(record, server):
+def phase_1(record, network, server):
     """Eqs. 4 and 6 to 9: within a group, each client goes on from where the one before it stopped."""
     for t, seen in enumerate(record.rounds[:ROUNDS]):
         groups = sorted({int(seen.groups[client]) for client in seen.cohort})
@@ -54,11 +67,11 @@ def phase_1(record, server):
         everyone = {k: record.logits(k, predicting(network(server), "head")) for k in oracle.CLIENTS}
         oracle.assert_predictions(everyone, seen, "received")
         oracle.assert_bytes(seen, oracle.size(server), oracle.size(server), len(seen.cohort))
-        assert_global(record, server, seen)
+        assert_global(record, network(server), seen)
     return server
 
 
-def phase_2(record, server):
+def phase_2(record, network, server):
     """Eqs. 11 to 13: filters are averaged within groups, personal heads stay; the rest is frozen, rates begin anew."""
     first = record.rounds[ROUNDS]
     drawn = oracle.trained_by(first)[0]
@@ -68,7 +81,8 @@ def phase_2(record, server):
     own = {k: draw(["p_head.weight", "p_head.bias"], seed, "fresh", 1, "client", k) for k in oracle.CLIENTS}
     own = {k: {name: value.double() for name, value in tensors.items()} for k, tensors in own.items()}
     fresh = [server, *filters.values()]
-    assert len({float(tensors["filter.fc1.1.bias"][0]) for tensors in fresh}) == 4, "one draw for each of three groups"
+    bias = next(name for name in names if name.endswith("bias"))
+    assert len({float(tensors[bias][0]) for tensors in fresh}) == 4, "one draw for each of three groups"
     assert len({float(tensors["p_head.bias"][0]) for tensors in own.values()}) == 8, "and one for each client"
     for t, seen in enumerate(record.rounds[ROUNDS:]):
         [exchange] = oracle.trained_by(seen)
@@ -94,13 +108,13 @@ def phase_2(record, server):
         oracle.assert_predictions(trained, seen, "trained")
         oracle.assert_predictions(received, seen, "received")
         oracle.assert_bytes(seen, oracle.size(filters[0]), oracle.size(filters[0]), len(seen.cohort))
-        assert_global(record, server, seen)  # with the filter of phase 1
+        assert_global(record, network(server), seen)  # with the filter of phase 1
     for client in oracle.CLIENTS:
         oracle.assert_close(own[client], record.own(client, own[client]), f"client {client}")
 
 
 @torch.no_grad()
-def assert_global(record, server, seen):
+def assert_global(record, net, seen):
     """The global model on the global test set."""
-    logits = predicting(network(server), "head")(record.x[record.global_test])
+    logits = predicting(net, "head")(record.x[record.global_test])
     oracle.assert_close({"logits": logits}, {"logits": seen.global_predictions}, f"round {seen.record.round}, global")

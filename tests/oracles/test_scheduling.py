@@ -1,17 +1,13 @@
 """Vanilla and Anti layer scheduling on FedBABU (Algorithm 1): base layers unfreeze in turn, the head never trains."""
 
+from functools import partial
+
 import pytest
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from tests.support import oracle
 
-LAYERS = ("conv1", "conv2", "fc1")  # from the input to the output
 FINE_TUNING = 2  # epochs
-
-
-def network(tensors):
-    return oracle.model(tensors, body=oracle.layers(*LAYERS), head=oracle.classifier())
 
 
 def predicting(net):
@@ -21,13 +17,24 @@ def predicting(net):
 def train(net, modules, record, steps, rate):
     optimizer = oracle.sgd(modules, rate)
     for x, y in record.mini_batches(steps):
-        oracle.step(optimizer, cross_entropy(predicting(net)(x), y))
+        oracle.step(optimizer, record.criterion(predicting(net)(x), y))
 
 
 @pytest.mark.parametrize("method", ["vanilla", "anti"])
 def test_schedule(method):
-    record = oracle.Record(method, unfreeze=(0, 1, 2), finetune_epochs=FINE_TUNING, host="fedbabu")
-    order = LAYERS if method == "vanilla" else LAYERS[::-1]
+    assert_schedule(method, "classes")
+
+
+@pytest.mark.parametrize("task", oracle.OTHERS)
+def test_vanilla_in_other_tasks(task):
+    assert_schedule("vanilla", task)
+
+
+def assert_schedule(method, task):
+    layers, network = oracle.LAYERS[task], partial(oracle.two_parts, norm=False, task=task)
+    settings = {"unfreeze": tuple(range(len(layers))), "finetune_epochs": FINE_TUNING, "host": "fedbabu"}
+    record = oracle.Record(method, oracle.NETS[task], task, **settings)
+    order = layers if method == "vanilla" else layers[::-1]
     server = oracle.values(network(record.initial))
     for t, seen in enumerate(record.rounds):
         [exchange] = oracle.trained_by(seen)

@@ -50,11 +50,11 @@ def path(tmp_path: Path) -> str:
 def test_a_text_becomes_its_number_and_an_empty_one_0(path):
     source, frame = load(path, **COLUMNS), table()
     assert source.model == "tabular-embedding" and source.code_sizes == (5, 3)
-    assert source.shape == {"categories": (2,), "numbers": (2,)} and source.feature_names == ("age", "dose")
+    assert source.shape == {"codes": (2,), "row": (2,)} and source.feature_names == ("age", "dose")
     drug = [0 if at == 5 else 1 + "abcd".index(text) for at, text in enumerate(frame["drug"].fillna("a"))]
     ward = [0 if at == 6 else 1 + "xy".index(text) for at, text in enumerate(frame["ward"].fillna("x"))]
-    assert source.x["categories"].T.tolist() == [drug, ward]
-    assert source.x["numbers"].nan_to_num().tolist() == torch.tensor(frame[["age", "dose"]].fillna(0).values).tolist()
+    assert source.x["codes"].T.tolist() == [drug, ward]
+    assert source.x["row"].nan_to_num().tolist() == torch.tensor(frame[["age", "dose"]].fillna(0).values).tolist()
     plain = load(path, missing="mean")
     assert plain.model == "tabular" and plain.shape == (8,)
 
@@ -82,7 +82,7 @@ def test_numbers_are_standardised_by_the_training_rows(path):
     source, train = run.federation.source, torch.cat([*run.federation.train])
     plain = partwise.run("fedavg", data=path, rounds=1, seed=0, missing="mean").federation.source
     assert source.centre == plain.centre[:1] + plain.centre[5:6] and source.scale == plain.scale[:1] + plain.scale[5:6]
-    assert torch.allclose(source.x["numbers"][train].mean(0), torch.tensor(source.centre), atol=1e-4)
+    assert torch.allclose(source.x["row"][train].mean(0), torch.tensor(source.centre), atol=1e-4)
 
 
 def test_a_saved_model_codes_new_rows_as_its_run_did(path, tmp_path):
@@ -108,14 +108,14 @@ def test_more_texts_may_be_codes_than_columns(tmp_path):
     frame.to_csv(tmp_path / "rows.csv", index=False)
     assert "51 different texts, more than 50" in refusal(DataError, lambda: load(str(tmp_path / "rows.csv")))
     source = load(str(tmp_path / "rows.csv"), categories="codes")
-    assert source.shape == {"categories": (1,)} and source.code_sizes == (TEXTS + 2,) and not source.standardise
+    assert source.shape == {"codes": (1,)} and source.code_sizes == (TEXTS + 2,) and not source.standardise
     partwise.run("fedavg", data=source, clients=2, partition="iid", rounds=1)
     assert CODED_TEXTS > TEXTS
 
 
 def test_sizes():
     """8 features for each code of 5 and 3; then 2 numbers and 2 x 8 features, 64, 32 and the classes."""
-    parts = models.build("tabular-embedding", {"numbers": (2,), "categories": (2,)}, 3, code_sizes=(5, 3))
+    parts = models.build("tabular-embedding", {"row": (2,), "codes": (2,)}, 3, code_sizes=(5, 3))
     count = sum(value.numel() for value in parts.tensors().values())
     assert count == 8 * (5 + 3) + (2 + 2 * 8 + 1) * 64 + 65 * 32 + 33 * 3
 

@@ -69,7 +69,7 @@ def test_all_engines_end_equal_on_series_of_unequal_length(name, at_places):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_follows_a_series_changes_nothing(name, at_places):
     """A series that ends with NaN gives what it gives alone, with gradients that are finite."""
-    parts = models.build(name, (20, 3), 5, at_places=at_places).initialise(0)
+    parts = models.build(name, (20, 3), 5, each_step=at_places).initialise(0)
     net = nn.Sequential(*(parts.modules[part] for part in parts.chain)).double()
     x = torch.arange(120).view(2, 20, 3).double().sin()
     x[0, 12:] = torch.nan

@@ -64,7 +64,7 @@ def test_size():
 
 
 def test_it_is_taken_for_images_with_a_class_at_each_pixel_and_refused_for_others():
-    assert models.usual((3, 20, 20), at_places=True) == "unet"
+    assert models.usual((3, 20, 20), each_step=True) == "unet"
     with pytest.raises(ConfigError, match="gives 10x8x8 logits for a sample, but the data have 10 classes"):
         partwise.run("fedavg", data="made", model="unet", clients=3, rounds=1)
     with pytest.raises(ConfigError, match=r"model 'unet' takes images .*, not samples of shape \(30,\)"):

@@ -16,7 +16,7 @@ from partwise.engines.tracing import Traced
 from partwise.engines.workers import Workers
 from partwise.runs import choose
 from tests.support.engines import InThisProcess
-from tests.support.parity import CLUSTERED, DEEPER, stable
+from tests.support.parity import CLUSTERED, DEEPER, TASK_CASES, stable
 from tests.support.runs import awkward_federation, network, simulate
 from tests.support.states import distance
 
@@ -27,10 +27,11 @@ def in_this_process(monkeypatch):
     monkeypatch.setattr(Workers, "executor", InThisProcess)
 
 
-def assert_workers_are_the_loop(method, net, workers=2, **settings):
-    data, engines = awkward_federation(validated=2), {"loop": {}, "workers": {"workers": workers}}
+def assert_workers_are_the_loop(method, net, workers=2, task="classes", **settings):
+    data, engines = awkward_federation(validated=2, task=task), {"loop": {}, "workers": {"workers": workers}}
     runs = [
-        simulate(method, network(net, dropout=0.25), data, engine, **settings, **own) for engine, own in engines.items()
+        simulate(method, network(net, dropout=0.25, task=task), data, engine, **settings, **own)
+        for engine, own in engines.items()
     ]
     assert [run.notes[0] for run in runs] == ["engine: loop on cpu", "engine: workers on cpu"]
     assert distance(*runs) == 0
@@ -42,6 +43,12 @@ def test_workers_are_the_loop(method):
     net = "cnn+bn" if method == "fedbn" else "mlp of two layers" if method in {*DEEPER, CLUSTERED} else "mlp"
     rounds = 5 if method == CLUSTERED else 2  # it has two stages
     assert_workers_are_the_loop(method, net, **{**stable(method, net), "rounds": rounds})
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(("task", "method", "net"), TASK_CASES)
+def test_workers_are_the_loop_in_other_tasks(task, method, net):
+    assert_workers_are_the_loop(method, net, **{**stable(method, net, task), "task": task, "rounds": 2})
 
 
 @pytest.mark.parametrize("method", methods.names())

@@ -10,7 +10,7 @@ from partwise.losses import supervised_contrast
 from partwise.method import Method
 from partwise.runs.observers import Observer
 from tests.support.engines import InThisProcess
-from tests.support.runs import network, simulate
+from tests.support.runs import awkward_federation, network, simulate
 from tests.support.states import apart, distance, state
 
 
@@ -47,6 +47,18 @@ WIDE = {"dp_clip": 1e9, "rounds": 2}
 def test_without_clip_and_noise_it_is_plain_sgd(method):
     parts = network("mlp")
     assert distance(simulate(method, parts, rounds=2), simulate(method, parts, **WIDE)) < 1e-12
+
+
+def test_of_known_numbers_too():
+    """A sample's loss is the mean over its numbers, and the loss of a mini-batch the mean over samples."""
+    parts, federation = network("mlp", task="numbers"), awkward_federation(task="numbers")
+    federation.source.y.nan_to_num_(nan=1.5)
+    plain, private = (
+        simulate("fedper", parts, federation, rounds=2, **settings) for settings in ({}, {"dp_clip": 1e9})
+    )
+    assert distance(plain, private) < 1e-12
+    clipped = [simulate("fedper", parts, federation, engine, rounds=2, dp_clip=0.1) for engine in ("loop", "vector")]
+    assert distance(plain, clipped[0]) > 1e-3 and distance(*clipped) < 1e-10
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedrep", "fedfcd"])

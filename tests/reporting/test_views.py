@@ -67,7 +67,7 @@ def test_the_bootstrap_knows_what_does_not_vary_and_stays_within_what_was_seen()
 def test_curves_are_means_with_a_band_of_one_deviation_and_their_stages(tmp_path):
     write_run(tmp_path / "0", seed=0, values=(0.2, 0.5, 0.5), stages=(1, 2))
     write_run(tmp_path / "1", seed=1, values=(0.4, 0.5), finished=False, rounds=3)
-    [line] = measured.accuracy_lines(series_in(tmp_path), "received").lines
+    [line] = measured.metric_lines(series_in(tmp_path), "received").lines
     assert line.x == [1, 2, 3]
     assert line.y == pytest.approx([0.3, 0.5, 0.5])
     assert line.deviations == pytest.approx([math.sqrt(0.02), 0, 0])

@@ -7,21 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from partwise.records.metrics import METRICS_OF
-from partwise.records.rounds import MOMENTS
+from partwise.records.metrics import FIELDS, METRICS_OF, RANKING
+from partwise.records.rounds import MOMENTS, keys_over_clients, pooled_key
+from partwise.records.summaries import column_of
 
 
-def scores(accuracy: float, clients: int = 2) -> dict[str, Any]:
-    numbers = {"acc_pooled": accuracy, "acc_mean": accuracy, "acc_std": 0.1, "acc_worst": accuracy / 2}
-    return numbers | dict.fromkeys(METRICS_OF["classes"][1:], accuracy) | {"clients": clients, "nonfinite": 0}
+def scores(value: float, clients: int = 2, task: str = "classes") -> dict[str, Any]:
+    first, *others = METRICS_OF[task]
+    over = keys_over_clients(task)
+    numbers = {pooled_key(first): value, over["mean"]: value, over["std"]: 0.1, over["worst"]: value / 2}
+    return numbers | dict.fromkeys(others, value) | {"clients": clients, "nonfinite": 0}
 
 
 def write_run(
     folder: Path,
     method: str = "fedavg",
     seed: int = 0,
-    values: Any = (0.5, 0.75),  # the accuracy after each round
-    clients: Any = (0.5, 1.0),  # the accuracy of each client
+    values: Any = (0.5, 0.75),  # after each round what ranks: the accuracy of classes
+    clients: Any = (0.5, 1.0),  # of each client, likewise
     finished: bool = True,
     sent: int = 100,  # bytes a round, down, and as many up
     flops: float = 1e9,
@@ -33,6 +36,7 @@ def write_run(
     events: Any = (),
     validation: float | None = None,
     moment: str = "received",
+    task: str = "classes",
     **settings: Any,  # of training
 ) -> Path:
     """A run; returns its folder."""
@@ -54,7 +58,7 @@ def write_run(
         row: dict[str, Any] = {"round": number, "stage": int(np.searchsorted(ends, number)), "refused": []}
         row |= {"participants": list(range(len(clients))), "train_loss": 1.0, "bytes_down": sent, "bytes_up": sent}
         row |= {"groups": groups[number]} if groups and number in groups else {}
-        rows.append({**row, "received": scores(value, len(clients)), "seconds": 0.5})
+        rows.append({**row, "received": scores(value, len(clients), task), "seconds": 0.5})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "environment.json").write_text(
@@ -62,26 +66,33 @@ def write_run(
     )
     share = share or [{"body.weight": "ALL", "head.weight": "LOCAL"}] * len(stages)
     counts = [[3 * client + 1] + [0] * (len(classes) - 1) for client in range(len(clients))]
-    setup = {"data": "made", "partition": "iid", "clients": names, "classes": list(classes), "counts": counts}
+    setup: dict[str, Any] = {
+        "task": task,
+        "data": "made",
+        "partition": "iid",
+        "clients": names,
+        "classes": list(classes),
+        "counts": counts,
+    }
     setup["stages"] = [{"rounds": rounds, "share": own} for rounds, own in zip(stages, share, strict=True)]
     (folder / "setup.json").write_text(json.dumps(setup))
     (folder / "leaves.json").write_text(json.dumps({"body": {"numbers": 25, "classes": "", "rare": 0}}))
     if finished:
-        write_end(folder, method, seed, rows, clients, names, sent, flops)
+        write_end(folder, method, seed, rows, clients, names, sent, flops, task)
         summary = json.loads((folder / "summary.json").read_text()) | {"validation": validation, "moment": moment}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 
 def write_end(
-    folder: Path, method: str, seed: int, rows: Any, clients: Any, names: Any, sent: int, flops: float
+    folder: Path, method: str, seed: int, rows: Any, clients: Any, names: Any, sent: int, flops: float, task: str
 ) -> None:
     """What a run writes after its last round."""
     moments = (*MOMENTS, "global")
     columns = [
-        f"{moment}{end}"
+        name
         for moment in moments
-        for end in ("", *(f"_{name}" for name in METRICS_OF["classes"][1:]), "_best")
+        for name in (*(column_of(moment, metric) for metric in METRICS_OF[task]), f"{moment}_best")
     ]
     with open(folder / "clients.csv", "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -92,12 +103,13 @@ def write_end(
     rounds = [{"round": row["round"], "down": {"body": sent}, "up": {"body": sent}} for row in rows]
     ledger = {"total": total, "once": {"down": {"head": 7}, "up": {}}, "training_flops": flops, "rounds": rounds}
     (folder / "ledger.json").write_text(json.dumps(ledger))
-    best = max(rows, key=lambda row: row["received"]["acc_pooled"])
+    ranking = RANKING[task]
+    best = max(rows, key=lambda row: FIELDS[ranking].sign * row["received"][pooled_key(ranking)])
     accuracy = {"received": {"last": rows[-1]["received"], "best": {**best["received"], "round": best["round"]}}}
     summary = {"method": method, "data": "made", "partition": "iid", "clients": len(clients), "seed": seed}
-    summary |= {"rounds": len(rows), "moment": "received", "metric": "accuracy", "accuracy": accuracy}
+    summary |= {"rounds": len(rows), "moment": "received", "metric": ranking, "task": task, "accuracy": accuracy}
     summary |= {"seconds": 0.5 * len(rows), "bytes_per_participant": 2 * sent / len(clients)}
-    (folder / "summary.json").write_text(json.dumps({**summary, "client_accuracy": list(clients)}))
+    (folder / "summary.json").write_text(json.dumps({**summary, "client_scores": list(clients)}))
 
 
 def write_many(folder: Path, methods: int = 10, seeds: int = 5, rounds: int = 200, clients: int = 100) -> Path:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from partwise import Observer
 from partwise.runs.observers import Exchange, Seen
-from tests.support.runs import CLASSES, awkward_federation, network, simulate
+from tests.support.runs import OUTPUTS, awkward_federation, network, simulate
 from tests.support.states import apart, distance
 
 RATE, DECAY, MOMENTUM, WEIGHT_DECAY, BATCH, EPOCHS = 0.05, 0.8, 0.6, 1e-2, 8, 2
@@ -32,21 +33,24 @@ Tensors = dict[str, Tensor]
 class Record(Observer):
     """A run in the loop engine, float64, from its first request to its last."""
 
-    def __init__(self, method: str, net: str = "cnn", **settings: Any):
+    def __init__(self, method: str, net: str = "cnn", task: str = "classes", **settings: Any):
         self.rounds: list[Seen] = []
         self.shuffles: list[np.ndarray] = []  # the server's, in order
-        federation = awkward_federation()
-        self.x, self.y = (federation.source.x.double() - 127.5) / 127.5, federation.source.y
+        federation = awkward_federation(task=task)
+        self.x, self.criterion = (federation.source.x.double() - 127.5) / 127.5, LOSSES[task]
         self.train, self.test, self.global_test = federation.train, federation.test, federation.global_test
         self.samples = torch.tensor([float(len(own)) for own in federation.train], dtype=torch.float64)
         settings = {**SETTINGS, **settings}
-        self.run = simulate(method, network(net), federation, observers=[self], **settings)
-        self.assert_stable(simulate(method, network(net, NUDGE), federation, **settings), net)
+        parts, nudged = (network(net, factor, task=task) for factor in (1.0, NUDGE))
+        with torch.no_grad():
+            assert apart(parts.tensors(), nudged.tensors()) > 0
+        self.run = simulate(method, parts, federation, observers=[self], **settings)
+        self.y = self.run.federation.source.y  # numbers as the run standardises them
+        self.assert_stable(simulate(method, nudged, federation, **settings))
 
     @torch.no_grad()
-    def assert_stable(self, nudged: Any, net: str) -> None:
+    def assert_stable(self, nudged: Any) -> None:
         """Assert that the run does not blow up rounding errors: another CPU rounds otherwise."""
-        assert apart(network(net).tensors(), network(net, NUDGE).tensors()) > 0
         drift = distance(self.run, nudged)
         assert drift < TOLERANCE / 100, f"the run itself is not stable at these settings: it drifts by {drift:.1e}"
 
@@ -97,6 +101,25 @@ def trained_by(seen: Seen) -> list[Exchange]:
 # -------------------------------------------------------------------------------------------------- plain PyTorch
 
 
+def mean_of_known(losses: Tensor, known: Tensor) -> Tensor:
+    """The mean over what is known; 0 where nothing is."""
+    return losses[known].sum() / max(1, int(known.sum()))
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "classes": cross_entropy,
+    "numbers": lambda output, y: mean_of_known((output - y.nan_to_num()) ** 2, ~y.isnan()),
+    "labels": lambda output, y: mean_of_known(
+        binary_cross_entropy_with_logits(output, y.nan_to_num(), reduction="none"), ~y.isnan()
+    ),
+    "places": lambda output, y: mean_of_known(cross_entropy(output, y, ignore_index=-1, reduction="none"), y >= 0),
+}
+# The small networks, by task: their name, and the layers of their body from the input to the output
+NETS = dict.fromkeys(LOSSES, "cnn") | {"places": "places"}
+LAYERS = dict.fromkeys(LOSSES, ("conv1", "conv2", "fc1")) | {"places": ("0", "1")}
+OTHERS = [task for task in LOSSES if task != "classes"]
+
+
 def layers(*names: str, norm: bool = False) -> nn.Sequential:
     """Some layers of the small network."""
     flat, relu = nn.Flatten(), nn.ReLU()
@@ -104,12 +127,14 @@ def layers(*names: str, norm: bool = False) -> nn.Sequential:
         "conv1": nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), *[nn.BatchNorm2d(16)] * norm, relu),
         "conv2": nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), *[nn.BatchNorm2d(32)] * norm, relu, nn.MaxPool2d(2)),
         "fc1": nn.Sequential(flat, nn.Linear(512, 64), relu),
+        "0": nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), relu),  # of the network that gives logits at each place
+        "1": nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), relu),
     }
     return nn.Sequential(OrderedDict((name, every[name]) for name in names))
 
 
-def classifier() -> nn.Module:
-    return nn.Linear(64, CLASSES)
+def classifier(task: str = "classes") -> nn.Module:
+    return nn.Conv2d(6, OUTPUTS[task], 1) if task == "places" else nn.Linear(64, OUTPUTS[task])
 
 
 def model(tensors: Tensors, **parts: nn.Module) -> nn.ModuleDict:
@@ -120,9 +145,9 @@ def model(tensors: Tensors, **parts: nn.Module) -> nn.ModuleDict:
     return made
 
 
-def two_parts(tensors: Tensors, norm: bool) -> nn.ModuleDict:
+def two_parts(tensors: Tensors, norm: bool, task: str = "classes") -> nn.ModuleDict:
     """The small network as extractor `body` and classifier `head`."""
-    return model(tensors, body=layers("conv1", "conv2", "fc1", norm=norm), head=classifier())
+    return model(tensors, body=layers(*LAYERS[task], norm=norm), head=classifier(task))
 
 
 def predicting(net: nn.ModuleDict) -> nn.Module:

@@ -29,24 +29,46 @@ CASES = [
     for net in NETWORKS
     if method != "fedbn" or net == "cnn+bn"
 ]
+# They need one class a sample, in their loss or in what they send.
+OF_CLASSES = ["dualfed", "fedetf", "fedfcd", "fedgh", "fedpac", "fedproto", "fedrod", "gpfl", "pacfl", "spherefed"]
+NETWORKS_OF = {"numbers": ("mlp of two layers", "cnn+bn"), "places": ("places", "places+bn")}  # the second for FedBN
+NETWORKS_OF["labels"] = NETWORKS_OF["numbers"]
+TASK_CASES = [  # every method that takes any task
+    (task, method, NETWORKS_OF[task][method == "fedbn"])
+    for task in ("numbers", "labels", "places")
+    for method in methods.names()
+    if method not in OF_CLASSES
+]
 CLUSTERED = str(Path(__file__).parents[1] / "methods" / "clustered.py")
 BLOCKS: dict[str, Any] = {"engine": "vector", "block": 3}
 TRACED: dict[str, Any] = {"engine": "vector", "filler": 40, "traced": True}
 
 
-def stable(method, net):
+def stable(method, net, task="classes"):
     """Settings at which a method on a network does not blow up rounding errors."""
-    return {**SETTINGS, **CALMER.get(method, {}), **CALMEST.get((method, net), {})}
+    still = {"augment": None} if task == "places" else {}  # else pixels move without their classes
+    return {**SETTINGS, **CALMER.get(method, {}), **CALMEST.get((method, net), {}), **still}
 
 
-def run_of(method, net, factor=1.0, engine="loop", block=None, filler=None, traced=False, rounds=None, **settings):
+def run_of(
+    method,
+    net,
+    factor=1.0,
+    engine="loop",
+    block=None,
+    filler=None,
+    traced=False,
+    rounds=None,
+    task="classes",
+    **settings,
+):
     """What a run at stable settings leaves, by name; clients are adapted in every round."""
     rounds = rounds or (3 if "mlp" in net or method in DEEPER else 2)  # a stage for each of three layers
-    options = {**stable(method, net), "rounds": rounds, "eval_at": tuple(range(1, rounds + 1)), **settings}
+    options = {**stable(method, net, task), "rounds": rounds, "eval_at": tuple(range(1, rounds + 1)), **settings}
     with pytest.MonkeyPatch.context() as patch:
         if traced:
             patch.setattr(tracing, "TRACING_PAYS", 0)
-        parts, federation = network(net, factor, dropout=0.25), awkward_federation(validated=2)
+        parts, federation = network(net, factor, dropout=0.25, task=task), awkward_federation(validated=2, task=task)
         run = simulate(method, parts, federation, engine, block, filler, **options)
     assert run.notes[0] == f"engine: {engine} on cpu"
     return state(run)

@@ -5,7 +5,6 @@ from collections import OrderedDict
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from partwise.network.layers import LayerScope
 from partwise.network.view import Batch, Net
@@ -18,15 +17,16 @@ from tests.support.runs import CLASSES, network
 class Followed(Record):
     """A run on a network of two dense layers, to be followed in plain torch: autograd and arithmetic on dicts."""
 
-    def __init__(self, method, **settings):
-        super().__init__(method, "mlp", **{"momentum": 0.0, "weight_decay": 0.0, "lr_decay": 1.0, **settings})
-        parts = network("mlp")
+    def __init__(self, method, task="classes", **settings):
+        net, plain = "places" if task == "places" else "mlp", {"momentum": 0.0, "weight_decay": 0.0, "lr_decay": 1.0}
+        super().__init__(method, net, task, **{**plain, **settings})
+        parts = network(net, task=task)
         self.model = nn.Sequential(OrderedDict((name, parts.modules[name]) for name in parts.chain))
         self.start = {name: value.detach().clone() for name, value in self.model.named_parameters()}
         self.lr = self.run.config.method.lr
 
     def loss(self, w, x, y):
-        return cross_entropy(functional_call(self.model, w, (x,)), y)
+        return self.criterion(functional_call(self.model, w, (x,)), y)
 
     def gradient(self, objective, w):
         """The gradient of objective(w), by name."""

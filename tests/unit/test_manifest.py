@@ -13,10 +13,12 @@ from partwise.records.manifest import (
     ImageInput,
     ManifestMethod,
     ManifestNetwork,
+    ManifestTask,
     ModelManifest,
     Scaling,
     TableInput,
 )
+from partwise.tasks import Classes, Labels, Numbers, Places
 
 TABLE = TableInput(
     shape=[3],
@@ -98,9 +100,26 @@ def test_what_is_written_is_what_is_read(taken):
     assert content["method"]["class"] == "mine:Mine" and list(content)[-1] == "sha256"
 
 
+@pytest.mark.parametrize(
+    ("task", "shape"),
+    [
+        (Numbers(("stay", "cost"), edges=(2.5, 4), centre=(0.1, 1e9), scale=(1 / 3, 1)), [2]),
+        (Numbers(("stay",)), [1]),
+        (Labels(("sick", "late"), patterns=((0, -1), (1, 1))), [2]),
+        (Places(("sky", "road")), [4, 5]),
+    ],
+)
+def test_a_task_that_is_written_is_read(task, shape):
+    manifest = replace(MANIFEST, classes=[], own_task=ManifestTask.of(task, shape))
+    assert read(manifest.as_json()) == manifest and manifest.as_json()["version"] == 2
+    assert read(manifest.as_json()).task == task and manifest.label_shape == shape
+
+
 def test_a_manifest_from_before_is_read():
     manifest = read({**BEFORE, "sha256": json_digest(BEFORE)})
     assert manifest.network.name == "tabular" and manifest.method.made_of == "partwise.methods.fedper:FedPer"
+    assert manifest.task == Classes(("no", "yes")) and manifest.label_shape == []
+    assert manifest.as_json()["version"] == 1 and "own_task" not in manifest.as_json()
     assert manifest.input.beside == [] and manifest.input.other_texts == "refuse"
 
 

@@ -242,6 +242,17 @@ def test_auroc_tells_samples_apart_that_are_all_but_certain():
     assert scored(*margins([(1, 60.0), (0, 50.0), (0, 40.0)])).auroc == 1.0  # every probability is 1 in float64
 
 
+def test_average_precision_and_brier_score_by_hand():
+    value = scored(*margins([(1, 3.0), (0, 2.0), (1, 2.0), (0, 1.0), (1, 0.0)]))
+    # Of class 1 are 1 of 1 sample from the first on, 2 of 3 from the two that are equal on, 3 of 5 from the last on.
+    assert value.average_precision == pytest.approx((1 + 2 / 3 + 3 / 5) / 3, abs=1e-12)
+    shares = [1 / (1 + math.exp(-margin)) for margin in (3, 2, 2, 1, 0)]
+    squares = [(share - label) ** 2 for share, label in zip(shares, (1, 0, 1, 0, 1), strict=True)]
+    assert value.brier == pytest.approx(math.fsum(squares) / 5, abs=1e-7)  # logits are float32
+    certain = scored(5e4 * torch.eye(3), torch.tensor([0, 1, 1]))  # right, right, and as wrong as can be
+    assert certain.brier == pytest.approx(1 / 3, abs=1e-12) and certain.average_precision is not None
+
+
 def test_calibration_by_hand():
     sure, unsure = math.log(0.9 / 0.1), math.log(0.6 / 0.4)
     answers = [
@@ -306,7 +317,12 @@ def test_whatever_the_answers_every_metric_is_a_share(classes, data):
     for value in (scored(logits, labels), *score(logits, labels, [half, len(labels) - half] if half else [1])):
         for name in TITLES:
             number = value.value(name)
-            missing = number is None and name not in ("accuracy", "balanced", "ece")  # these exist for every sample
+            missing = number is None and name not in (
+                "accuracy",
+                "balanced",
+                "ece",
+                "brier",
+            )  # these exist for every sample
             assert missing or -1e-12 <= number <= 1 + 1e-12, name
 
 
@@ -369,6 +385,13 @@ def test_a_clients_best_counts_only_rounds_in_which_it_was_tested():
     assert line["best_per_client_mean"] == pytest.approx((0.5 + 0.2) / 2, abs=1e-15)
     assert made.scores["trained"][0].accuracy == 0.4 and made.scores["trained"][1].accuracy == 0.2
     assert line["last"]["clients"] == 1
+
+
+def test_a_clients_best_is_the_lowest_rmse_and_none_where_it_was_never_defined():
+    made, undefined = History("rmse"), Score(3, task="numbers")
+    for own in (undefined, Score(3, rmse=2.0, task="numbers"), Score(3, rmse=3.0, task="numbers")):
+        made.note("received", Scores({0: own, 1: undefined}, own))
+    assert made.best == {"received": {0: 2.0}}
 
 
 def test_with_validation_samples_the_round_is_chosen_on_them_alone():

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    brier_score_loss,
+    f1_score,
+    roc_auc_score,
+)
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -50,19 +57,26 @@ def cut(one: Judged) -> list[tuple[int, Tensor, Tensor]]:
     return list(zip(one.clients, one.logits.split(one.sizes), one.labels.split(one.sizes), strict=True))
 
 
-def by_scikit_learn(logits: Tensor, labels: Tensor) -> tuple[float, float, float | None, float | None]:
-    """Accuracy, balanced accuracy, F1 and AUROC of one span."""
+def by_scikit_learn(logits: Tensor, labels: Tensor) -> tuple[float | None, ...]:
+    """Accuracy, balanced accuracy, F1, AUROC, average precision and Brier score of one span."""
     classes, finite = logits.shape[1], torch.isfinite(logits).all(1)
     answers = torch.where(finite, logits.argmax(1), classes).numpy()  # a class that no label has
     likely = logits.double().log_softmax(1)
     likely = (logits.double() - logits.double().flip(1) if classes == 2 else likely).numpy()
     true = labels.numpy()
-    areas = []
+    areas, precisions = [], []
     for kind in range(classes):
         own, values = true == kind, likely[:, kind].copy()
         values[~finite.numpy()] = np.where(own, -1e6, 1e6)[~finite.numpy()]  # lose against everything
         if 0 < own.sum() < len(own):
             areas.append(roc_auc_score(own, values))
+        if own.any() and (classes > 2 or kind == 1):
+            precisions.append(average_precision_score(own, values))
+    shares = torch.where(finite[:, None], logits.double().softmax(1), 0.0).numpy()
+    squares = np.square(shares - np.eye(classes)[true]).sum(1) / 2
+    squares[~finite.numpy()] = 1  # as far as can be
+    if classes == 2 and finite.all():
+        assert close(squares.mean(), brier_score_loss(true, shares[:, 1], pos_label=1, labels=[0, 1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of answers that no label has, and of single labels
         occurring = sorted({*true, *answers} - {classes})
@@ -70,7 +84,8 @@ def by_scikit_learn(logits: Tensor, labels: Tensor) -> tuple[float, float, float
         if classes == 2:
             f1 = f1_score(true, answers, labels=[1], average="macro") if 1 in occurring else None
         recall = balanced_accuracy_score(true, answers)
-    return accuracy_score(true, answers), recall, f1, np.mean(areas) if areas else None
+    means = [np.mean(values) if values else None for values in (areas, precisions)]
+    return accuracy_score(true, answers), recall, f1, *means, squares.mean()
 
 
 def close(value: float | None, other: float | None) -> bool:
@@ -89,7 +104,7 @@ def test_every_client_and_all_together_are_scored_as_scikit_learn_does(judged):
         spans = [(found.each[client], logits, labels) for client, logits, labels in tested]
         for value, logits, labels in [*spans, (found.together, one.logits, one.labels)]:
             assert value.samples == len(labels)
-            numbers = value.accuracy, value.balanced, value.f1, value.auroc
+            numbers = value.accuracy, value.balanced, value.f1, value.auroc, value.average_precision, value.brier
             assert all(map(close, numbers, by_scikit_learn(logits, labels))), value
 
 

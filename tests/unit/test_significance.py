@@ -51,6 +51,16 @@ def test_too_few_seeds_say_nothing():
     assert sentences({"a": by_seed(0.5)}) == [] and sentences({"a": by_seed(0.5), "b": {}}) == []
 
 
+def test_where_lower_is_better_the_lower_is_called_better():
+    values = {"b": by_seed(2.5, 2.6, 2.7), "a": by_seed(1.0, 1.0, 1.3)}  # differences 1.5, 1.6, 1.4: t = 26
+    [line] = sentences(values, "rmse")
+    assert line == "a is better than b by 1.5 in RMSE (paired t over 3 seeds, p = 0.0015)"
+    [line] = sentences({"b": by_seed(2.0), "a": by_seed(1.0)}, "rmse")
+    assert line == "a is 1 below b in RMSE: too few seeds to say (1, at least 3 are needed)"
+    [line] = sentences({"b": by_seed(0.25), "a": by_seed(0.5)}, "r2")  # no share, but higher is better
+    assert line == "a is 0.25 above b in R2: too few seeds to say (1, at least 3 are needed)"
+
+
 def test_only_seeds_that_both_have_are_compared():
     [line] = sentences({"a": {0: 0.5, 1: 0.9}, "b": {1: 0.6, 2: 0.0}})
     assert line == "a is 30.00 points above b: too few seeds to say (1, at least 3 are needed)"

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def read_npz(path: Path, task: TaskName = "auto") -> Source:
         raise
     except Exception as error:  # a broken file may raise anything in numpy
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
-    pairs = paired(arrays)
+    pairs = samples_and_labels(arrays)
     if pairs is None:
         known = ", or ".join(" and ".join(keys[:2]) for keys in KEYS)
         raise DataError(
@@ -100,7 +100,7 @@ def keys_by_name(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in ("y", "y_test") or name.partition(".")[0] in ("x", "x_test"))
 
 
-def paired(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Any, Any], tuple[Any, Any] | None] | None:
+def samples_and_labels(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Any, Any], tuple[Any, Any] | None] | None:
     """Return samples and labels, and those of a test set if there is one; None where some are missing."""
     if not any("." in key for key in arrays):
         each = list(arrays.values())
@@ -148,12 +148,12 @@ def _arranged_tree(x: Any, where: str) -> Samples:
 
 
 def _arranged(x: Tensor, where: str) -> Tensor:
-    """Return (N, C, H, W) of uint8 for images; (N, ...) of int64, bool or float32 for everything else."""
+    """Return (N, C, H, W) of uint8 for images; (N, ...) of int64 or float32 for everything else."""
     shape = tuple(x.shape)
     if x.ndim < 2 or 0 in shape[1:]:
         raise DataError(f"{where}: x must be (samples, features) or images, got shape {shape}")
     if x.dtype != torch.uint8 or x.ndim not in (3, 4):
-        return x if is_whole(x) or x.dtype == torch.bool else x.float()
+        return x if is_whole(x) else x.float()
     if x.ndim == 3:
         return x[:, None]
     if shape[1] in IMAGE_CHANNELS:
@@ -195,6 +195,8 @@ def _read(dataset: Dataset, where: str) -> LabelledSamples:
         sample, label = as_numbers(pair[0], at), pair[1]
         if index == 0:
             x = sample.new_empty((len(dataset), *sample.shape))
+        if is_whole(x) != is_whole(sample) and torch.uint8 not in (x.dtype, sample.dtype):
+            x, sample = x.float(), sample.float()  # whole numbers and fractions
         if _kind(sample[None]) != _kind(x):
             raise DataError(f"{at}: {_kind(sample[None])}, but sample 0 is {_kind(x)}")
         x[index] = sample
@@ -204,6 +206,18 @@ def _read(dataset: Dataset, where: str) -> LabelledSamples:
             raise DataError(f"{at}: its label must be a number, a text or an array, got {short(one_line(repr(label)))}")
         labels.append(label)
     return LabelledSamples(_arranged(x, where), _labels(labels, len(x), where), _declared(dataset))
+
+
+def same_numbers(sets: Mapping[str, LabelledSamples]) -> Mapping[str, LabelledSamples]:
+    """Return the sets, with whole numbers as floats where another set has fractions."""
+    every = [samples.x for samples in sets.values()]
+    fractions = any(isinstance(x, Tensor) and x.is_floating_point() for x in every)
+    if not fractions or not any(isinstance(x, Tensor) and is_whole(x) for x in every):
+        return sets
+    return {
+        who: replace(own, x=own.x.float()) if isinstance(own.x, Tensor) and is_whole(own.x) else own
+        for who, own in sets.items()
+    }
 
 
 def _kind(x: Samples) -> str:
@@ -222,6 +236,7 @@ def _declared(dataset: Any) -> tuple[str, ...] | None:
 
 def joined_samples(name: str, sets: Mapping[str, LabelledSamples], train: int, task: TaskName = "auto") -> Source:
     """Return samples of one kind and with the same classes as a source, one set after the other."""
+    sets = same_numbers(sets)
     where, (first, model) = f"data set '{name}'", next(iter(sets.items()))
     for who, samples in sets.items():
         if _kind(samples.x) != _kind(model.x):
@@ -238,10 +253,9 @@ def joined_samples(name: str, sets: Mapping[str, LabelledSamples], train: int, t
     names = same_classes(where, {who: samples.classes for who, samples in sets.items() if samples.classes})
     read = of_array(labels, task, where, names)
     if read is not None:
-        fields = {**read.fields(), "x": x, "train": train}
         if isinstance(x, Tensor) and x.dtype == torch.uint8:
-            return image_source(name, **fields)
-        return Source(name, centre=(0.0,), scale=(1.0,), **fields)
+            return image_source(name, x, train=train, **read.fields())
+        return Source(name, x, train=train, centre=(0.0,), scale=(1.0,), **read.fields())
     if names is None:
         y, names = as_classes(labels, f"{where}, labels", "sample {}".format)
     else:

@@ -1,6 +1,6 @@
 """A named data set, described before any of it is read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,11 +46,24 @@ class TableColumns:
     drop: tuple[str, ...] = ()  # numbers of people, and what follows from other columns
     split_by: str | None = None  # who occurs in several rows
     note: str = ""  # what a run says of what is left out
+    text: str | None = None  # which holds texts
 
     @property
     def no_features(self) -> tuple[str, ...]:
         """Return the columns that are no features beside the label, whatever divides the rows."""
         return (*self.drop, self.client, *([self.split_by] if self.split_by else []))
+
+    def over(self, reading: Reading) -> Reading:
+        """Return settings of tables, which come before what is said here."""
+        client = reading.column or self.client
+        return replace(
+            reading,
+            label=self.label if reading.label == Reading.label else reading.label,
+            column=client,
+            drop=tuple(column for column in (*self.no_features, *reading.drop) if column != client),
+            split_by=reading.split_by or self.split_by,
+            text=reading.text or self.text,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

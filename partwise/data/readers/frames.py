@@ -60,6 +60,13 @@ class DataTable:
         codes, names = encode_labels(values.iloc[present].to_numpy(), self.column(column))
         return {name: present[(codes == number).numpy()] for number, name in enumerate(names)}
 
+    def strings(self, column: str) -> list[str]:
+        """Return the texts of all rows, '' for an empty cell; refuse a column of anything else."""
+        values = self.frame[column]
+        if (kind := self.kind(column)) not in (*TEXT_KINDS, "empty"):
+            raise DataError(f"{self.column(column)}: {kind}, no texts; choose another column with --text")
+        return ["" if empty else str(text) for text, empty in zip(values, values.isna(), strict=True)]
+
     def column(self, column: str) -> str:
         """Return the name of a column in messages."""
         return f"{self.where}: column {column!r}"

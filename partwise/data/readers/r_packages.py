@@ -20,18 +20,11 @@ def load(known: DataEntry, place: DataPlace, reading: Reading) -> Source:
         table = read_package_frame(place.path, columns.frame)
     else:
         table = opened_table(Path(f"{place.path}#{columns.frame}"), reading)
-    client = reading.column or columns.client
-    table, lacking = with_client(table, client)
-    as_named = reading.label == Reading.label
-    wanted = replace(
-        reading,
-        label=columns.label if as_named else reading.label,
-        column=client,
-        drop=tuple(column for column in (*columns.no_features, *reading.drop) if column != client),
-        split_by=reading.split_by or columns.split_by,
-    )
+    wanted = columns.over(reading)
+    table, lacking = with_client(table, wanted.column or columns.client)
     source = source_of(table, wanted, known.name)
-    return replace(source, notes=(*source.notes, *filter(None, (columns.note if as_named else "", lacking))))
+    said = columns.note if reading.label == Reading.label else ""
+    return replace(source, notes=(*source.notes, *filter(None, (said, lacking))))
 
 
 def with_client(table: DataTable, column: str) -> tuple[DataTable, str]:

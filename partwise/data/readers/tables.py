@@ -25,10 +25,11 @@ from partwise.data.readers.labels import as_classes, encode_labels
 from partwise.data.readers.r_files import R_ENDINGS, read_frame
 from partwise.data.readers.row_splits import with_row_splits
 from partwise.data.readers.task_labels import of_table
+from partwise.data.readers.texts import fit_text
 from partwise.data.reading import Reading
 from partwise.data.room import check_plain_file, check_room, room
 from partwise.data.source import Column, Source
-from partwise.data.transforms import TEXT, TableTransform
+from partwise.data.transforms import TEXT, TableTransform, TextTransform
 from partwise.errors import DataError, needed, one_line, unknown
 
 CLIENT_COLUMN = "client"  # the column that divides a table among clients where nobody names one
@@ -189,29 +190,44 @@ def source_of(table: DataTable, reading: Reading, name: str) -> Source:
     apart = {column: None for column in (*reading.no_features(names), client) if column is not None}
     if not len(table.frame):
         raise DataError(f"{table.where}: no rows")
+    if reading.text and reading.categories == "codes":
+        raise DataError(f"{table.where}: categories = codes has no network beside a text column; leave one of them out")
     problems: list[str] = []
     with noting_problems(problems):
         label = of_table(table, labels, reading.task)
     with noting_problems(problems):
-        transform = fit_table(table, [column for column in table.frame.columns if column not in apart], reading)
+        columns = [column for column in table.frame.columns if column not in (*apart, reading.text)]
+        transform = fit_table(table, columns, reading)
+    with noting_problems(problems):
+        text = fit_text(table, reading)
     if problems:
         raise DataError(*problems)
     _check_names(table.where, transform.features)  # a column may be called 'sex=f'
-    if not transform.features:
+    if not transform.features and text is None:
         raise DataError(f"{table.where}: no feature column is left; drop fewer columns")
+    row = transform if transform.features else None
+    text = text and replace(text, row=row)
     source = Source(
         name,
-        transform.apply(table),
+        (text or transform).apply(table),
         train=len(label.y),
         centre=(0.0,),
         scale=(1.0,),
-        model="tabular-embedding" if transform.codes else "tabular",
-        table=transform,
-        standardise=bool(transform.numbers) or not transform.codes,
+        model=usual_network(text, transform),
+        table=row,
+        text=text,
+        standardise=row is not None and bool(row.numbers or not row.codes),
         no_features=tuple(apart),
         **label.fields(),
     )
     return with_row_splits(partitioned_by(source, table, client), table, reading)
+
+
+def usual_network(text: TextTransform | None, row: TableTransform) -> str:
+    """Return the network for rows of a table; '' where a text stands beside other columns."""
+    if text is not None:
+        return "" if row.features else "gru"
+    return "tabular-embedding" if row.codes else "tabular"
 
 
 @contextmanager
@@ -231,7 +247,7 @@ def client_column(table: DataTable, reading: Reading) -> str | None:
     missing = [label for label in labels if label not in columns]
     if missing:
         raise DataError(f"{table.where}: {one_line(lacking(missing, columns))}")
-    for column in (*reading.no_features(columns), reading.column):
+    for column in (*reading.no_features(columns), reading.column, reading.text):
         if column is not None and column not in columns:
             raise DataError(f"{table.where}: {one_line(unknown('column', column, columns))}")
     usual = CLIENT_COLUMN in columns and CLIENT_COLUMN not in (*labels, *reading.drop)
@@ -327,5 +343,7 @@ def _texts(table: DataTable, column: str, most: int) -> tuple[str, ...]:
     _, names = encode_labels(values[present].drop_duplicates().to_numpy(), table.column(column))
     if len(names) > most:
         many = f"{len(names):,} different texts, more than {most:,}"
-        raise DataError(f"{table.column(column)}: {many}; leave it out: --drop {column!r}")
+        raise DataError(
+            f"{table.column(column)}: {many}; leave it out: --drop {column!r}, or read it: --text {column!r}"
+        )
     return names

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -10,12 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.readers.frames import NUMBER_KINDS, DataTable
-from partwise.data.readers.labels import as_classes
+from partwise.data.readers.labels import CLASS_LIMIT, as_classes
 from partwise.data.reading import TaskName
 from partwise.errors import DataError
 from partwise.tasks import Classes, Labels, Numbers, Places, Task
 
 NUMBERED = 100  # more different numbers in a table's column are no classes, but a quantity
+
+
+class LabelFields(TypedDict, total=False):
+    """Fields of a source."""
+
+    y: Tensor
+    classes: int
+    class_names: tuple[str, ...]
+    own_task: Task | None
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -24,22 +34,23 @@ class LabelColumn:
 
     y: Tensor
     task: Task
-    named: bool = True  # classes have names
     why: str = ""  # the task was chosen by the labels
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> LabelFields:
         """Return the fields of a source that follow from the labels."""
         notes = (self.why,) if self.why else ()
-        fields = {"y": self.y, "classes": self.task.bins, "notes": notes}
+        shared = LabelFields(y=self.y, classes=self.task.bins, notes=notes)
         if isinstance(self.task, Classes):
-            return {**fields, "class_names": self.task.names}
-        return {**fields, "own_task": self.task}
+            return {**shared, "class_names": self.task.names}
+        return {**shared, "own_task": self.task}
 
 
 def of_table(table: DataTable, columns: Sequence[str], wanted: TaskName) -> LabelColumn:
     """Return the labels in some columns of a table; refuse columns that do not fit each other or the task."""
     numeric = {column: table.kind(column) in NUMBER_KINDS for column in columns}
     where = " and ".join(map(repr, columns))
+    if len({*columns}) < len(columns):
+        raise DataError(f"{table.where}: label columns {where}; name each once")
     if wanted == "places":
         raise DataError(f"{table.where}: a table has no places; --task classes, labels or numbers fits its columns")
     if wanted == "auto":
@@ -106,15 +117,22 @@ def of_array(values: NDArray[Any], wanted: TaskName, where: str, names: Sequence
             wanted, why = "numbers", "task: numbers, because y holds fractions"
         else:
             return None
+    shape = f"{values.dtype} of shape {values.shape}"
+    if 0 in values.shape[1:]:
+        raise DataError(f"{where}: y holds no label, it is {shape}")
     if wanted == "classes":
+        if values.ndim > 1:
+            raise DataError(f"{where}: --task classes takes one class a sample, and y is {shape}; use another task")
         return None
     if values.dtype.kind not in "biuf":
-        raise DataError(f"{where}: --task {wanted} takes numbers, and y is {values.dtype}")
+        raise DataError(f"{where}: --task {wanted} takes numbers, and y holds texts; use --task classes")
     if wanted == "places":
         if values.ndim < 2 or values.dtype.kind == "f":
-            raise DataError(f"{where}: --task places takes whole numbers (samples, places...), got {values.dtype}")
+            raise DataError(f"{where}: --task places takes whole numbers (samples, places...), and y is {shape}")
         y = torch.from_numpy(values.astype(np.int64))
         classes = int(y.max()) + 1 if names is None else len(names)
+        if classes > CLASS_LIMIT:
+            raise DataError(f"{where}: a place has label {classes - 1:,}; at most {CLASS_LIMIT:,} classes are allowed")
         return checked_labels(y, Places(tuple(names or map(str, range(classes)))), where, why)
     columns = values[:, None] if values.ndim == 1 else values
     if columns.ndim != 2:

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from partwise.engines.laying_out import ClientLayout
 from partwise.engines.purity_inputs import REAL_ROWS, mini_batch
-from partwise.errors import one_line
+from partwise.errors import ConfigError, one_line
 from partwise.network.view import Extras
 from partwise.records.codec import Limit
 from partwise.records.messages import Hop
@@ -61,6 +61,8 @@ class AnswerLimits:
                 with torch.no_grad():
                     extras = self.extras_of_stand_ins(request)
                 sizes = [leaf.nbytes for leaf in tree_leaves(extras) if isinstance(leaf, Tensor)]
+            except ConfigError:  # the labels have no bins, or are no classes: no node could answer
+                raise
             except Exception as error:  # a method may need what only a real client has
                 log.debug("no extras of stand-ins: %s", one_line(error))
                 sizes = [UNKNOWN_EXTRAS * copies.values[0].nbytes for copies in self.layout.store.initial.values()]

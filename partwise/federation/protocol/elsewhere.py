@@ -1,9 +1,9 @@
 """Evaluation of clients on other machines: they score themselves and send the scores."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 
-from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, Score
+from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, WEIGHT, Score
 from partwise.rounds.messages import Updates
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.metrics import Scores
@@ -35,22 +35,29 @@ class ScoredElsewhere(Evaluation):
 
     def scores_from(self, numbers: Mapping[int, SentScore], held: Sequence[Sized]) -> Scores:
         """Return the scores that evaluated clients sent for their own samples."""
-        task = self.program.task.kind
+        task, labels = self.program.task.kind, self.federation.source.y[0].numel()
         names = METRICS_OF[task]
         tested = [k for k in self.clients if k in numbers and len(held[k]) and numbers[k].keys() >= set(names)]
         each = {k: Score(len(held[k]), task=task, **{name: numbers[k][name] for name in names}) for k in sorted(tested)}
-        return Scores(each, together(each.values(), task))
+        known = [min(numbers[k].get(WEIGHT) or len(held[k]), len(held[k]) * labels) for k in each]
+        return Scores(each, together(list(each.values()), task, known))
 
 
-def together(scores: Collection[Score], task: str) -> Score | None:
+def together(scores: Sequence[Score], task: str, known: Sequence[float] | None = None) -> Score | None:
     """Return what ranks over the samples of all clients; other pooled metrics would need all predictions.
 
-    A mean over samples of what each client sent: exact for accuracy, for RMSE of its square. Mean AUROC is that of the
-    clients, weighted by samples.
+    A mean of what each client sent, weighted by its `known` labels or places, unset by its samples: exact for
+    accuracy, and by its square for the RMSE of one number. Mean AUROC is a mean over clients. A client without the
+    metric does not count.
     """
-    samples = sum(score.samples or 0 for score in scores)
-    if not samples:
+    samples = [score.samples or 0 for score in scores]
+    if not sum(samples):
         return None
     name, power = RANKING[task], FIELDS[RANKING[task]].power
-    total = math.fsum((score.samples or 0) * (score.ranking or 0.0) ** power for score in scores)
-    return Score(samples, task=task, **{name: (total / samples) ** (1 / power)})
+    weights = samples if known is None else known
+    valued = [
+        (weight, score.ranking) for weight, score in zip(weights, scores, strict=True) if score.ranking is not None
+    ]
+    total = math.fsum(weight * value**power for weight, value in valued)
+    behind = math.fsum(weight for weight, _ in valued)
+    return Score(sum(samples), task=task, **{name: (total / behind) ** (1 / power) if behind else None})

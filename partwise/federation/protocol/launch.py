@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.client_settings import check_names
 from partwise.code_files import file_digest, file_of
-from partwise.data.standardise import centre_and_scale
 from partwise.errors import ConfigError, PartwiseError, one_line
 from partwise.federation.protocol.claims import admitted, check_participants, fewest_silos
 from partwise.federation.protocol.elsewhere import ScoredElsewhere
-from partwise.federation.protocol.handshake import agree, merged_moments, stand_in
+from partwise.federation.protocol.handshake import agree, stand_in, with_standardisation
 from partwise.federation.protocol.network import network_of, same_network
 from partwise.federation.protocol.nodes import AT_WORK, POLL_INTERVAL, REFUSAL_LETTERS, Failure, Link
 from partwise.federation.protocol.remote import AGAIN, Remote
@@ -35,6 +34,7 @@ from partwise.records.messages import (
     Refusal,
     Sums,
 )
+from partwise.records.metrics import RANKING
 from partwise.records.record import AnyRecord
 from partwise.records.wire import Question, decode_reply, encode_message
 from partwise.rounds.cohort import share_of
@@ -42,6 +42,7 @@ from partwise.runs.config import HANDED_IN, Config, network_code_of
 from partwise.runs.evaluation import Evaluation
 from partwise.runs.prepare import prepare
 from partwise.runs.simulation import Simulation
+from partwise.tasks import Classes, Numbers
 
 if TYPE_CHECKING:
     from partwise.rounds.messages import Job
@@ -200,10 +201,8 @@ class Members:
         self.nodes, self.min_silos = list(joined), fewest_silos(joined)
         agreed = agree(joined)
         check_participants(joined, method.clients_per_round or share_of(len(agreed.hosts), method.participation))
-        if agreed.standardise:
-            sums = self.every(Moments, deadline, Sums(self.run, agreed))
-            centre, scale = centre_and_scale(merged_moments({node: sums[node].moments for node in self.nodes}, agreed))
-            agreed = replace(agreed, centre=centre.tolist(), scale=scale.tolist())
+        if agreed.standardise or agreed.task == Numbers.kind:
+            agreed = with_standardisation(agreed, self.every(Moments, deadline, Sums(self.run, agreed)))
         self.agreed, self.hosts = agreed, agreed.hosts
         begun = self.every(Begun, deadline, self.beginning())
         self.began = {node: reply.network for node, reply in begun.items()}
@@ -233,8 +232,15 @@ def on_server(config: Config) -> Config:
     """Return the settings of a run as its server has them; what cannot be had of nodes is refused."""
     if config.run.patience is not None:
         raise ConfigError("patience: nodes do not go back to an earlier round; leave it out")
-    if config.run.metric != "accuracy":
-        raise ConfigError(f"metric = {config.run.metric} over all clients needs their answers, which stay on nodes")
+    data, metric = config.data, config.run.metric
+    task = Classes.kind if data.task == "auto" else data.task
+    if metric not in ("accuracy", RANKING[task]):
+        raise ConfigError(
+            f"metric = {metric} over all clients needs their answers, which stay on nodes; leave it out: task {task} "
+            f"ranks by {RANKING[task]}"
+        )
+    if data.bins is not None and task != Numbers.kind:
+        raise ConfigError("bins are edges between numbers; set task = numbers, or leave out bins")
     if config.model.model.startswith(HANDED_IN):
         raise ConfigError("a network that is handed in from Python does not reach nodes; name one")
     return replace(config, run=replace(config.run, device="cpu", save_models=False))
@@ -247,7 +253,7 @@ def federated(config: Config, members: Members, before: Any = None) -> Simulatio
     config = on_server(config)
     agreed = members.joined()
     check_names(config.method.per_client, agreed.names)
-    simulation = prepare(config, stand_in(agreed, config.run.seed), before=before, nodes=members)
+    simulation = prepare(config, stand_in(agreed, config.run.seed, config.data.bins), before=before, nodes=members)
     server = simulation.server
     server.safeguards = replace(
         server.safeguards, min_silos=members.min_silos, silos=members.hosts, most_samples=members.most_samples

@@ -1,17 +1,19 @@
 """The data that leave a silo: losses and scores as its file allows, means instead of many updates, and their count."""
 
 import logging
-from collections.abc import Sequence, Sized
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from partwise.data.source import Source
 from partwise.federation.protocol.policy import Telling
 from partwise.privacy.accountant import Accountant
 from partwise.privacy.filters import class_indexed, has_numbers
-from partwise.records.metrics import METRICS_OF
+from partwise.records.metrics import FIELDS, METRICS_OF, WEIGHT
 from partwise.rounds.acceptance import accept_updates, finite_rows
 from partwise.rounds.events import events_in_words
 from partwise.rounds.messages import Measured, Request, Updates
@@ -22,7 +24,7 @@ from partwise.runs.metrics import Scores, measure_all
 
 log = logging.getLogger(__name__)
 
-REPORTED_DIGITS = 3  # of a loss, the significant ones; of a score, those after the point
+REPORTED_DIGITS = 3  # of a score that is a share, those after the point; of others and of a loss, the significant ones
 
 
 def with_loss(updates: Updates, telling: Telling, covered: bool) -> Updates:
@@ -39,37 +41,52 @@ def with_loss(updates: Updates, telling: Telling, covered: bool) -> Updates:
 
 def round_losses(loss: Tensor) -> Tensor:
     """Return losses of three significant digits."""
-    return loss.new_tensor([float(f"{value:.{REPORTED_DIGITS}g}") for value in loss.tolist()])
+    return loss.new_tensor(list(map(significant, loss.tolist())))
+
+
+def significant(value: float) -> float:
+    """Return a number of three significant digits."""
+    return float(f"{value:.{REPORTED_DIGITS}g}")
 
 
 def scored(updates: Updates, evaluation: Evaluation, telling: Telling, fewest: int) -> Measured:
-    """Return clients' scores on their own test and validation samples; a set of fewer than `fewest` has no score."""
+    """Return clients' scores on their own test and validation samples; a set of fewer than `fewest` has no score.
+
+    Samples whose labels are unknown do not count.
+    """
     if not updates.logits or telling == "no":
         return {}
     judged = [evaluation.judged(updates.logits), evaluation.judged(updates.logits, validation=True)]
     test, validation = measure_all(judged, evaluation.program.task)
-    federation = evaluation.federation
-    named = {"test": reported_scores(test, federation.test, telling, fewest)}
+    source, federation = evaluation.federation.source, evaluation.federation
+    named = {"test": reported_scores(test, federation.test, source, telling, fewest)}
     if validation.each:
-        named["validation"] = reported_scores(validation, federation.validation, telling, fewest)
+        named["validation"] = reported_scores(validation, federation.validation, source, telling, fewest)
     return named
 
 
 def reported_scores(
-    scores: Scores, held: Sequence[Sized], telling: Telling, fewest: int
+    scores: Scores, held: Sequence[Tensor], source: Source, telling: Telling, fewest: int
 ) -> dict[int, dict[str, float | None]]:
-    """Return the numbers of each client's score, where it has enough samples."""
-    digits = REPORTED_DIGITS if telling == "rounded" else None
+    """Return the numbers of each client's score, where enough samples have known labels."""
+    result: dict[int, dict[str, float | None]] = {}
+    for client, score in scores.each.items():
+        y = source.y[held[client]]
+        if source.task.enough_known(y, fewest):
+            result[client] = {"samples": float(len(y))}
+            if not source.task.of_classes:
+                result[client][WEIGHT] = float(source.task.weight(y))
+            result[client] |= {name: reported(name, score.value(name), telling) for name in METRICS_OF[score.task]}
+    return result
 
-    def number(value: float | None) -> float | None:
-        return None if value is None else float(value if digits is None else round(value, digits))
 
-    each = {client: score for client, score in scores.each.items() if len(held[client]) >= fewest}
-    return {
-        client: {"samples": number(score.samples)}
-        | {name: number(score.value(name)) for name in METRICS_OF[score.task]}
-        for client, score in each.items()
-    }
+def reported(metric: str, value: float | None, telling: Telling) -> float | None:
+    """Return the value of a metric as it leaves; None where it is infinite, as the perplexity of a diverged model."""
+    if value is None or not math.isfinite(value):
+        return None
+    if telling != "rounded":
+        return float(value)
+    return float(round(value, REPORTED_DIGITS)) if FIELDS[metric].percent else significant(value)
 
 
 def averaged(server: Server, request: Request, updates: Updates) -> Updates:

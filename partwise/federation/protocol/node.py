@@ -9,6 +9,7 @@ from partwise.data.source import Federation
 from partwise.errors import ConfigError, DataError, PartwiseError, one_line
 from partwise.federation.protocol.data_description import (
     check_classes,
+    check_text,
     describe_data,
     kept_here,
     log_unnamed_texts,
@@ -18,7 +19,7 @@ from partwise.federation.protocol.handshake import schema_of
 from partwise.federation.protocol.network import network_of
 from partwise.federation.protocol.rehearsal import rehearsed
 from partwise.federation.protocol.releases import ReleaseLedger
-from partwise.federation.protocol.reported_data import ReportedData, check_ranges
+from partwise.federation.protocol.reported_data import ReportedData, check_ranges, standardised_names
 from partwise.federation.protocol.run_on_node import RunOnNode, private_seed
 from partwise.federation.protocol.silo import Silo
 from partwise.federation.protocol.size import check_size
@@ -109,8 +110,10 @@ class Node:
         with kept_here(self.silo):
             federation = self.silo.federation(config)
         self.check_data(run, federation)
+        self.silo.check_task(config, federation.source)
         self.silo.check_sizes(federation)
         check_ranges(self.silo, federation.source)
+        check_text(federation.source, self.silo.name)
         with kept_here(self.silo):
             record = ReportedData(self.silo, federation, config) if self.silo.hosts is None else None
             joined = describe_data(federation, record, self.silo.allow)
@@ -118,6 +121,8 @@ class Node:
         check_size(config, federation.source, self.silo.most_bytes, self.silo.name)
         self.silo.allow.check(rehearsed(config, joined, message.silos), self.silo.name)
         if record is not None:
+            if config.data.bins is not None:
+                record.check_bins(config.data.bins)
             record.write()
         self.joining = run, config, federation
         return joined
@@ -138,12 +143,12 @@ class Node:
             raise DataError(f"the data of {self.silo.name} are not those with which the run began")
 
     def moments(self, message: Sums) -> Moments:
-        """Return the moments of this node's training samples by which features are standardised, and nothing finer."""
+        """Return the moments of this node's training samples by which features and labels are standardised."""
         _, config, federation = self.joined(message.run)
         with kept_here(self.silo):
             moments = reported_moments(federation, message.agreed, self.silo, config)
         self.releases.begin(message.run, config, True)
-        return Moments(moments)
+        return moments
 
     def begin(self, message: Begin) -> Begun:
         """Prepare a run on which all have agreed, or find it as it was left."""
@@ -153,12 +158,14 @@ class Node:
         check_classes(federation, agreed, self.silo)
         log_unnamed_texts(federation.source, agreed, self.silo)
         with kept_here(self.silo, but=ConfigError):  # also what a method says of samples that do not fit it
-            part = part_of(federation, schema_of(agreed), self.silo.name, fill=config.data.missing == "mean")
+            part = part_of(
+                federation, schema_of(agreed, config.data.bins), self.silo.name, fill=config.data.missing == "mean"
+            )
             check_size(config, part.source, self.silo.most_bytes, self.silo.name)
             simulation = prepare(config, part, secret=private_seed() if self.silo.hides(config) else None)
         self.silo.allow.check(simulation, self.silo.name)
         releases = self.releases
-        releases.begin(run, config, part.source.standardise)
+        releases.begin(run, config, bool(standardised_names(part.source)))
         self.run = RunOnNode(run, simulation, self.silo, releases)
         kept = self.run.folder / FINGERPRINT
         if not kept.is_file():

@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from partwise.data import CATALOGUE
 from partwise.data.source import Federation, Source
 from partwise.data.sources import own_path
 from partwise.data.transforms import TEXT
 from partwise.errors import ConfigError, PartwiseError, unknown
-from partwise.federation.protocol.data_description import describe_data
-from partwise.federation.protocol.handshake import agree, columns_of
+from partwise.federation.protocol.data_description import class_names_of, describe_data
+from partwise.federation.protocol.handshake import OF_COLUMNS, agree, columns_of
 from partwise.federation.protocol.leaving import REPORTED_DIGITS
 from partwise.federation.protocol.policy import ANY, Allowed
 from partwise.federation.protocol.releases import ReleaseLedger, spent_of
@@ -50,8 +52,11 @@ class Found(list[PartwiseError]):
             raise type(worst)(*dict.fromkeys(line for error in self for line in error.problems))
 
 
-def preview(silo: Silo) -> list[str]:
-    """Return in lines all that would leave a silo. All that keeps it from taking part is raised together."""
+def preview(silo: Silo, task: str = "auto") -> list[str]:
+    """Return in lines all that would leave a silo in runs of a task; `auto` is what the labels look like.
+
+    All that keeps it from taking part is raised together.
+    """
     found, federation, once = Found(), None, hosting(silo)
     with found.collect():
         releases = ReleaseLedger(silo.folder, silo.allow, silo.name)
@@ -60,7 +65,7 @@ def preview(silo: Silo) -> list[str]:
         check_methods(silo.allow)
     if silo.hosts is None:
         with found.collect():
-            config = silo.config(make_config("fedavg", {}))  # how a silo's data are read is its own affair
+            config = silo.config(make_config("fedavg", {"task": task}))  # how a silo's data are read is its own affair
             federation = silo.federation(config)
             with found.collect():
                 silo.check_sizes(federation)
@@ -113,6 +118,7 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
     told = describe_data(federation, record, allow)
     train, test, validation = map(sum, zip(*told.sizes, strict=True))
     columns, classes = told.columns, told.class_names
+    labels, unknown_labels = of_labels(silo, source, record, told)
     lines = [
         f"{silo.name} can take part: '{source.name}' has {train + test + validation} samples.",
         "",
@@ -121,17 +127,54 @@ def before_round_1(silo: Silo, federation: Federation, config: Config) -> list[s
         f"testing ({test}) and validation ({validation})",
         f"- the shape of a sample ({' x '.join(map(str, told.shape))}); min_clients = {allow.min_clients}",
         *[f"- {len(columns)} columns by name: {comma_separated(columns)}"] * bool(columns),
-        f"- the classes {comma_separated(classes)}" if classes else f"- the number of classes ({told.classes})",
+        *labels,
         "- size, sum and norm of each tensor of the network, as the run's seed draws it",
     ]
-    rare = [name for name in source.class_names if name not in classes]
+    rare = [name for name in class_names_of(source) if name not in classes]
     kept = [f"- the classes {comma_separated(rare)}: a run is refused where no other silo names them"] * bool(rare)
+    kept += unknown_labels
     if source.standardise:
         shown, hidden = of_columns(silo, source, record, told)
         lines, kept = [*lines, *shown], [*kept, *hidden]
     else:
         lines.append(f"- how values are scaled: centre {told.centre}, scale {told.scale}, white {told.white}")
     return [*lines, *["", "Stays here, named on this terminal alone:", *kept] * bool(kept)]
+
+
+def of_labels(silo: Silo, source: Source, record: ReportedData, told: Joined) -> tuple[list[str], list[str]]:
+    """Return what a silo tells of its labels, and what it does not."""
+    names, kind = told.class_names, told.task
+    if kind not in OF_COLUMNS:
+        lines = [f"- the classes {comma_separated(names)}" if names else f"- the number of classes ({told.classes})"]
+        if source.table is not None and all(map(is_number, source.labels)):
+            moments = "its name, and of its training cells count, mean and squared distances from the mean"
+            lines.append(f"- in a run of task numbers, in place of the classes: of the label {moments}")
+        return lines, []
+    lines = [f'- the labels by name: {comma_separated(names)}; a run must say task = "{kind}"']
+    counts = record.label_moments(names)[0].tolist()
+    sent = [name if silo.noise else f"{name} ({count:g})" for name, count in zip(names, counts, strict=False) if count]
+    if sent:
+        lines.append(
+            f"- count, mean and squared distances from the mean of the training labels{noise_of(silo)}: "
+            f"{comma_separated(sent)}"
+        )
+    few = f"min_train_samples = {silo.allow.min_train_samples}"
+    hidden = [name for name, count in zip(names, counts, strict=False) if not count]
+    return lines, [f"- all of the label {name} but its name ({few})" for name in hidden]
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def noise_of(silo: Silo) -> str:
+    """Return how noise covers moments, in words; '' without noise."""
+    return f", with noise {silo.noise:g} times as large as what one sample adds" if silo.noise else ""
 
 
 def of_columns(silo: Silo, source: Source, record: ReportedData, told: Joined) -> tuple[list[str], list[str]]:
@@ -141,7 +184,7 @@ def of_columns(silo: Silo, source: Source, record: ReportedData, told: Joined) -
     with_features = list(dict.fromkeys(columns_of(told.features, told.columns)))  # all that one silo can agree on
     counts = record.moments(agree({silo.name: replace(told, columns=with_features)}))[0].tolist()
     count = {name: number for name, number in zip(named, counts, strict=True) if number}
-    noise = f", with noise {silo.noise:g} times as large as what one sample adds" if silo.noise else ""
+    noise = noise_of(silo)
     few, rare = f"min_train_samples = {silo.allow.min_train_samples}", f"min_class_count = {silo.allow.min_class_count}"
     shown, kept, shares = [], [], []
     for column, own in record.texts.items():
@@ -192,8 +235,10 @@ def tested(allow: Allowed, federation: Federation | None) -> str:
     fewest = f"min_test_samples = {allow.min_test_samples}"
     if federation is None:
         return f"a client's test and validation samples ({fewest})"
-    sizes = {"test": sum(map(len, federation.test)), "validation": sum(map(len, federation.validation))}
-    enough = [f"{size} {kind} samples" for kind, size in sizes.items() if size >= allow.min_test_samples]
+    source, sets = federation.source, {"test": federation.test, "validation": federation.validation}
+    labels = {kind: source.y[torch.cat(own)] for kind, own in sets.items()}
+    known = {kind: source.task.enough_known(y, allow.min_test_samples) for kind, y in labels.items()}
+    enough = [f"{len(y)} {kind} samples" for kind, y in labels.items() if known[kind]]
     return f"{' and '.join(enough) or 'no samples'} ({fewest})"
 
 

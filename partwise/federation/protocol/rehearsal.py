@@ -3,7 +3,7 @@
 import math
 from dataclasses import fields, replace
 
-from partwise.federation.protocol.handshake import agree, columns_of, stand_in
+from partwise.federation.protocol.handshake import OF_COLUMNS, agree, columns_of, stand_in
 from partwise.records.messages import Joined
 from partwise.runs.config import Config
 from partwise.runs.prepare import prepare
@@ -18,7 +18,10 @@ def rehearsed(config: Config, joined: Joined, silos: int) -> Simulation:
     Nothing leaves. Where the run needs more clients than that, other nodes have them, or the server refuses it.
     """
     columns = list(dict.fromkeys(columns_of(joined.features, joined.columns)))  # of the others it tells nothing
-    agreed = agree({"this node": replace(joined, classes=max(2, joined.classes), class_names=[], columns=columns)})
+    own = replace(joined, columns=columns)
+    if joined.task not in OF_COLUMNS:
+        own = replace(own, classes=max(2, joined.classes), class_names=[])
+    agreed = agree({"this node": own})
     clients = max(len(agreed.names) + silos - 1, clients_needed(config))
     more = range(min(clients - len(agreed.names), MOST_CLIENTS))
     agreed = replace(
@@ -28,7 +31,8 @@ def rehearsed(config: Config, joined: Joined, silos: int) -> Simulation:
         sizes=[*agreed.sizes, *(agreed.sizes[0] for _ in more)],
     )
     run = replace(config.run, device="cpu", engine="loop", workers=None, block=None, compile="auto")
-    return prepare(replace(config, run=run), stand_in(agreed, config.run.seed))
+    data = replace(config.data, positive=None)  # classes have no names here
+    return prepare(replace(config, run=run, data=data), stand_in(agreed, config.run.seed, config.data.bins))
 
 
 def clients_needed(config: Config) -> int:

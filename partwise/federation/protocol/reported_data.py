@@ -2,7 +2,8 @@
 
 A salted hash of every cell that they rest on is stored beside them. A statistic changes only if no cell was removed and
 enough cells were added to report on these alone. Two answers then differ by many samples, never by one. That holds for
-moments, by which features are standardised, and for the names of texts and classes. Noise is drawn once, and stored.
+moments, by which features and labels are standardised, and for the names of texts and classes. Noise is drawn once, and
+stored. A column has one answer, whether a run takes it for a feature or for its label.
 """
 
 import hmac
@@ -10,7 +11,7 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from torch import Tensor
 from partwise.data.source import Federation, Source
 from partwise.data.standardise import column_moments, texts
 from partwise.errors import ConfigError, DataError, PartwiseError
-from partwise.federation.protocol.handshake import columns_of
+from partwise.federation.protocol.handshake import OF_COLUMNS, columns_of
 from partwise.federation.protocol.silo import Silo
 from partwise.records.messages import Agreed
 from partwise.records.record import Record, read_record
 from partwise.records.wire import pack_tree, unpack_tree
 from partwise.runs.config import Config
 from partwise.streams import stream
+from partwise.tasks import Numbers
 from partwise.trees import one_tensor
 from partwise.writing import make_folder, write
 
@@ -63,6 +65,7 @@ class RecordFile(Record):
     salt: str = field(default_factory=lambda: secrets.token_hex(32))
     data: str = ""  # the fingerprint of the data on which it rests
     minima: list[int] = field(default_factory=list)  # the silo's, when it was written
+    bins: dict[str, list[float]] = field(default_factory=dict)  # by label: the edges between which it is counted
 
 
 class ReportedData:
@@ -82,6 +85,8 @@ class ReportedData:
         self.minima = [silo.allow.min_train_samples, silo.allow.min_class_count]
         self.same_minima = self.minima == known.minima
         self.salt, self.features, self.classes = known.salt, dict(known.features), dict(known.classes)
+        self.numbers = self.source.task.names if isinstance(self.source.task, Numbers) else ()
+        self.bins = dict(known.bins)
         self.data = self.fingerprint()
         self.changed = self.data != known.data
         if self.changed:
@@ -91,11 +96,13 @@ class ReportedData:
         """Write the statistics before they are reported, whole or not at all."""
         if self.changed:
             make_folder(self.silo.folder)
-            content = RecordFile(self.features, self.classes, self.salt, self.data, self.minima)
+            content = RecordFile(self.features, self.classes, self.salt, self.data, self.minima, self.bins)
             write(self.path, pack_tree(content), durable=True)
 
     def moments(self, agreed: Agreed) -> Tensor:
         """Return the reported moments of the agreed features, (3, features); zeros where nothing is reported."""
+        if not agreed.standardise:
+            return torch.zeros(3, 0, dtype=torch.float64)
         rows, asked = [], agreed.features or names_of(self.source)
         for name, column in zip(asked, columns_of(asked, agreed.columns or asked), strict=True):
             told = self.features.get(name)
@@ -105,6 +112,29 @@ class ReportedData:
             wanted = told is not None and self.wanted(told, column in self.texts)
             rows.append(told.moments if told is not None and wanted else [0.0, 0.0, 0.0])
         return torch.tensor(rows, dtype=torch.float64).T.contiguous()
+
+    def label_moments(self, names: Sequence[str]) -> Tensor:
+        """Return the reported moments of labels that are numbers, (3, numbers); zeros where nothing is reported."""
+        rows = []
+        for name in names if self.numbers else ():
+            told = self.features.get(name)
+            rows.append(told.moments if told is not None and self.wanted(told, False) else [0.0, 0.0, 0.0])
+        return torch.tensor(rows, dtype=torch.float64).view(-1, 3).T.contiguous()
+
+    def check_bins(self, edges: tuple[float, ...]) -> None:
+        """Note the first edges between which a label is counted; refuse others later.
+
+        Counts between two sets of edges would differ by few samples, and show what these are.
+        """
+        label = self.source.task.names[0]
+        first = self.bins.get(label)
+        if first is not None and first != list(edges):
+            raise ConfigError(
+                f"{self.silo.name} counts '{label}' in the same bins in every run: "
+                f"set bins = {first} in [data] of the run"
+            )
+        self.changed = self.changed or first is None
+        self.bins[label] = list(edges)
 
     def wanted(self, told: Reported, text: bool) -> bool:
         """Return whether an entry meets the run's own minima, which may be larger than the silo's."""
@@ -123,17 +153,19 @@ class ReportedData:
     def renew(self) -> None:
         """Replace the statistics that may be reported anew."""
         kept: list[str] = []
-        if self.source.standardise:
-            fresh = self.fresh()
-            of_column = {text: self.named(column) for column in self.texts for text in self.named(column)}
-            for feature, name in enumerate(names_of(self.source)):
-                now = Reported(
-                    True, self.cells(name, self.x[:, feature]), fresh[:, feature].tolist(), self.filled(feature)
-                )
-                self.take(self.features, name, now, of_column.get(name, ()), kept)
-        classes = self.source.labels
+        fresh = self.fresh().T.tolist() if standardised_names(self.source) else []
+        of_column = {text: self.named(column) for column in self.texts for text in self.named(column)}
+        for feature, name in enumerate(names_of(self.source) if self.source.standardise else ()):
+            now = Reported(True, self.cells(name, self.x[:, feature]), fresh.pop(0), self.filled(feature))
+            self.take(self.features, name, now, of_column.get(name, ()), kept)
+        for number, name in enumerate(self.numbers):
+            values = self.y[:, number].float()  # as features are: the column may be one in another run
+            now = Reported(True, self.cells(name, values), fresh.pop(0), len(present_values(values)))
+            self.take(self.features, name, now, (), kept)
+        classes = () if self.source.task.kind in OF_COLUMNS else self.source.labels
         for label, name in enumerate(classes):
-            now = Reported(True, self.cells(name, (self.y == label).float()), filled=len(self.y))
+            have = (self.y == label).flatten(1).any(1) if self.y.ndim > 1 else self.y == label
+            now = Reported(True, self.cells(name, have.float()), filled=len(self.y))
             self.take(self.classes, name, now, classes, kept)
         if kept:
             log.warning(
@@ -181,11 +213,12 @@ class ReportedData:
         return naming, naming and max(1, total - have) >= rare
 
     def fresh(self) -> Tensor:
-        """Return the present moments of the data, (3, features), with noise if the silo demands it."""
+        """Return the present moments of features and labels, (3, columns), with noise if the silo demands it."""
+        columns = [self.x] * self.source.standardise + [self.y] * bool(self.numbers)
         if not self.silo.noise:
-            return column_moments(self.x)
-        ranges = torch.tensor(limits(self.silo, self.source))
-        return noisy(self.x, ranges, self.silo.noise, stream(self.secret, "moments", self.silo.name))
+            return torch.cat(list(map(column_moments, columns)), 1)
+        values, ranges = torch.cat([each.double() for each in columns], 1), torch.tensor(limits(self.silo, self.source))
+        return noisy(values, ranges, self.silo.noise, stream(self.secret, "moments", self.silo.name))
 
     def filled(self, feature: int) -> int:
         """Return how many samples have a cell in the column of a feature."""
@@ -209,7 +242,9 @@ class ReportedData:
     def fingerprint(self) -> str:
         """Return a hash of everything that the statistics depend on."""
         source = self.source
-        shape = (names_of(source), source.class_names, self.minima, self.silo.noise)
+        shape: tuple[object, ...] = (names_of(source), source.class_names, self.minima, self.silo.noise)
+        if source.own_task is not None:
+            shape += (source.own_task.kind, source.own_task.names)
         seen = [self.y, self.x] if source.standardise else [self.y]
         return self.hashed(repr(shape).encode(), *(each.contiguous().numpy().tobytes() for each in seen)).hex()
 
@@ -228,11 +263,12 @@ def present_values(values: Tensor) -> Tensor:
 
 def check_ranges(silo: Silo, source: Source) -> None:
     """Refuse columns without a stated range where noise must cover the statistics."""
-    if not silo.noise or not source.standardise or silo.hosts is not None:
+    names = standardised_names(source)
+    if not silo.noise or not names or silo.hosts is not None:
         return
-    if len(source.shape) > 1:
+    if source.standardise and len(source.shape) > 1:
         raise ConfigError(f"{silo.name} demands noise, and samples with several values of a feature cannot have it")
-    unknown = [name for name, (low, _) in zip(names_of(source), limits(silo, source), strict=True) if math.isnan(low)]
+    unknown = [name for name, (low, _) in zip(names, limits(silo, source), strict=True) if math.isnan(low)]
     if unknown:
         raise ConfigError(
             *(
@@ -261,10 +297,16 @@ def noisy(x: Tensor, ranges: Tensor, noise: float, random: np.random.Generator) 
 
 
 def limits(silo: Silo, source: Source) -> list[tuple[float, float]]:
-    """Return the range of each feature: as the silo's file states it, of a text 0 to 1; NaN where it is not known."""
+    """Return the range of each standardised column: as the silo's file states it, of a text 0 to 1; NaN if unknown."""
     marks = {feature for own in texts(source.feature_names, source.feature_columns).values() for feature in own}
-    unknown = (math.nan, math.nan)
-    return [(0.0, 1.0) if f in marks else silo.ranges.get(name, unknown) for f, name in enumerate(names_of(source))]
+    unknown, names = (math.nan, math.nan), standardised_names(source)
+    return [(0.0, 1.0) if f in marks else silo.ranges.get(name, unknown) for f, name in enumerate(names)]
+
+
+def standardised_names(source: Source) -> tuple[str, ...]:
+    """Return the names of the columns whose moments are reported: features, then labels that are numbers."""
+    features = names_of(source) if source.standardise else ()
+    return (*features, *source.task.names) if isinstance(source.task, Numbers) else features
 
 
 def names_of(source: Source) -> tuple[str, ...]:

@@ -27,10 +27,14 @@ from partwise.records.codec import Limit
 from partwise.runs.config import Config, path_in
 from partwise.runs.partitioning import partitioned, reading
 from partwise.runs.settings import Data, Run, Settings
+from partwise.tasks import Classes
 
 LARGEST_VALUE = 3e38  # of numbers in data, which are float32
 QUESTION_LABEL_BYTES, LABELS_OF_HOSTS = 1 << 20, 1 << 26  # bytes of text in a message from the server
-OWN_DATA = ("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing")  # the silo says
+OWN_DATA = (  # the silo says
+    *("data", "data_root", "download", "label", "drop", "allow_nonfinite_data", "missing"),
+    *("text", "text_length", "tokens"),
+)
 OWN_SPLIT = ("test_share", "train_samples", "validation", "split_seed", "split_by", "test_after")  # and divides them
 SPLIT_SEED = 0  # of a silo that says none: a run's seed is the server's
 OWN_RUN = ("device", "engine", "workers", "threads", "block", "compile")  # and how its machine computes
@@ -39,6 +43,7 @@ OPTIONS = {  # of the command line, as problems of data name them, and the setti
     r"--missing mean": 'missing = "mean" in [data]',
     r"--allow-nonfinite-data": "allow_nonfinite_data = true in [data]",
     r"--label\b": "label in [data]",
+    r"--task (\w+)": r'task = "\1" in [data] of the run',
 }
 
 
@@ -139,11 +144,22 @@ class Silo:
 
     def check_sizes(self, federation: Federation) -> None:
         """Refuse runs where a client has few training samples; simulated ones count each by itself."""
-        fewest = self.allow.min_train_samples
+        fewest, source = self.allow.min_train_samples, federation.source
         for name, own in zip(federation.names, federation.train, strict=True):
-            if len(own) < fewest and (federation.clients == 1 or len(own)):  # one of several may be empty
+            enough = source.task.enough_known(source.y[own], fewest)
+            if not enough and (federation.clients == 1 or len(own)):  # one of several may be empty
                 who = self.name if federation.clients == 1 else f"client {name} of {self.name}"
-                raise ConfigError(f"{who} has fewer than {fewest} training samples, its own min_train_samples")
+                known = "" if source.task.of_classes else " with a known label"
+                raise ConfigError(f"{who} has fewer than {fewest} training samples{known}, its own min_train_samples")
+
+    def check_task(self, config: Config, source: Source) -> None:
+        """Refuse a run of another task than that of the labels here; a run that names no task is one of classes."""
+        named, kind = config.data.task, source.task.kind
+        if kind != (Classes.kind if named == "auto" else named):
+            run = "the run names no task, which means classes" if named == "auto" else f"the run's task is {named}"
+            raise ConfigError(
+                f'the labels of {self.name} are {kind}, but {run}; set task = "{kind}" in [data] of the run'
+            )
 
     @property
     def noise(self) -> float:
@@ -251,7 +267,7 @@ def read_silo(path: Path) -> Silo:
         for key, value in own.items():
             with problems.collect(f"'{path}' [{table}]"):
                 converted(fields_by_name(kind)[key], value)
-    for key in ("data", "data_root"):  # beside the file, as people write them
+    for key in ("data", "data_root", "tokens"):  # beside the file, as people write them
         beside = path.expanduser().parent / str(data.get(key, ""))
         if key in data and file_and_frame(beside)[0].exists():
             data[key] = str(beside)

@@ -34,11 +34,11 @@ NETWORKS = {
 TIMM = "timm:"
 
 
-def usual(shape: Shape, at_places: bool = False) -> str:
+def usual(shape: Shape, each_step: bool = False) -> str:
     """Return the network for samples of a shape, perhaps with a class at each place, where a data set names none."""
     if isinstance(shape, dict):
         raise several(shape)
-    if at_places:
+    if each_step:
         return "unet" if len(shape) == 3 else "gru"
     if len(shape) != 3:
         return "tabular" if len(shape) == 1 else "mlp-100"
@@ -59,13 +59,15 @@ def build(
     classes: int,
     norm: bool = False,
     dropout: float = 0.0,
-    at_places: bool = False,
+    vocabulary: int | None = None,
+    each_step: bool = False,
     code_sizes: tuple[int, ...] = (),
 ) -> "Parts":
     """Return a model by name, not yet drawn.
 
-    `norm`: batch-norm after every convolution; `dropout`: before the head; `at_places`: for a class at each place;
-    `code_sizes`: how many codes each column of a table's texts has.
+    `norm`: batch-norm after every convolution; `dropout`: before the head; `vocabulary`: the number of different tokens
+    that samples of whole numbers hold; `each_step`: every step is classified; `code_sizes`: how many codes each column
+    of a table's texts has.
     """
     if name == "tabular-embedding":
         from partwise.network.models.multilayer import tabular_embedding
@@ -80,5 +82,5 @@ def build(
     if name not in NETWORKS:
         raise ConfigError(unknown("model", name, ["auto", "cnn", *NETWORKS, "timm:NAME", "FILE.py:NAME"]))
     function = getattr(import_module(f"{__name__}.{NETWORKS[name]}"), name.replace("-", "_"))
-    of_series = {"at_places": at_places} if NETWORKS[name] == "sequences" else {}  # others give the one or the other
+    of_series = {"vocabulary": vocabulary, "each_step": each_step} if NETWORKS[name] == "sequences" else {}
     return function(shape, classes, norm=norm, dropout=dropout, **of_series)

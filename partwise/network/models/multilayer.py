@@ -47,8 +47,8 @@ class Row(nn.Module):
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:
         """Return (rows, numbers + EMBEDDED x columns of texts)."""
-        texts: Tensor = self.embedding(x["categories"] + self.starts).flatten(1)
-        return torch.cat([x["numbers"], texts], 1) if "numbers" in x else texts
+        texts: Tensor = self.embedding(x["codes"] + self.starts).flatten(1)
+        return torch.cat([x["row"], texts], 1) if "row" in x else texts
 
 
 def tabular_embedding(
@@ -57,7 +57,7 @@ def tabular_embedding(
     """Return the two hidden layers of `tabular` on numbers and embedded texts."""
     if not isinstance(shape, dict) or not code_sizes:
         raise ConfigError("model 'tabular-embedding' takes tables whose texts are codes; set categories = codes")
-    inputs = sum(shape.get("numbers", ())) + EMBEDDED * len(code_sizes)
+    inputs = sum(shape.get("row", ())) + EMBEDDED * len(code_sizes)
     fc1, fc2 = hidden_layer(inputs, 64, norm), hidden_layer(64, 32, norm, dropout)
     body = nn.Sequential(OrderedDict(row=Row(code_sizes), fc1=fc1, fc2=fc2))
     return Parts(nn.Sequential(OrderedDict(body=body, head=nn.Linear(32, classes))))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from partwise.errors import needed
+from partwise.reporting.amounts import measured, with_unit
 from partwise.reporting.drawing import (
     GREY,
     LETTER,
@@ -29,7 +30,7 @@ def draw_lines(view: Curves) -> Any:
     for each in view.lines:
         plot_line(axes, each, view.percent)
     scale_rounds(axes, view)
-    name_axes(axes, view.across, view.quantity + " (%)" * view.percent)
+    name_axes(axes, view.across, with_unit(view.quantity, view.percent))
     name_lines(axes, view)
     return figure
 
@@ -70,7 +71,7 @@ def scale_rounds(axes: Any, view: Curves) -> None:
 
 def name_lines(axes: Any, view: Curves) -> None:
     """Write names right of the axes, each as high as its number: at a line's end, if it is its last."""
-    factor, digits = (100, 1) if view.percent else (1, 3)
+    factor = 100 if view.percent else 1
     width, height = axes.figure.get_size_inches()
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     numbers = {id(line): factor * view.number_of(line) for line in view.lines}
@@ -88,7 +89,7 @@ def name_lines(axes: Any, view: Curves) -> None:
             axes.plot((across, 1.03), (at, place), color=line.look.ink, lw=0.6, alpha=0.5, zorder=1, **beside)
         axes.plot((1.03, 1.075), (place, place), lw=1.6, **stroke(line.look), **beside)
         axes.text(1.09, place, short_text(line.name), **text)
-        axes.text(column, place, "-" if math.isnan(number) else f"{number:.{digits}f}", ha="right", **text)
+        axes.text(column, place, measured(number / factor, view.percent, digits=1), ha="right", **text)
     axes.text(column, max(places, default=1) + NAME_HEIGHT / height, view.beside, ha="right", **{**text, "color": GREY})
 
 

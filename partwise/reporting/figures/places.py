@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from partwise.errors import needed
-from partwise.reporting.amounts import amount
+from partwise.reporting.amounts import amount, with_unit
 from partwise.reporting.drawing import (
     DARK,
     GREY,
@@ -35,23 +35,24 @@ BUBBLE_PLACE, LONGEST_SIDE = 0.42, 14.0  # inches: of a bubble's place at most, 
 
 
 def draw_points(view: Points) -> Any:
-    """Return a figure of accuracy against cost, with a dashed line through the Pareto front."""
+    """Return a figure of what ranks against cost, with a dashed line through the Pareto front."""
     figure, axes = canvas(4.6, 3.2)
     scale = view.scale
     at = {id(point): place for point, place in zip(view.points, scale.places, strict=True)}
     steps = [at[id(point)] for point in view.frontier] + [max(scale.places)]
-    heights = [100 * point.value for point in view.frontier]
+    factor = 100 if view.percent else 1
+    heights = [factor * point.value for point in view.frontier]
     axes.step(steps, [*heights, heights[-1]], where="post", color=GREY, lw=1, ls=(0, (4, 3)), zorder=1)
     for point in view.points:
         style: Style = {"color": point.look.ink, "marker": mark(point.look), "zorder": 2, "clip_on": False}
         style |= {"ms": 7, "mew": 0, "elinewidth": 1}
-        axes.errorbar(at[id(point)], 100 * point.value, 100 * (point.deviation or 0), **style)
+        axes.errorbar(at[id(point)], factor * point.value, factor * (point.deviation or 0), **style)
     axes.set(xlim=scale.ends)
     if scale.ticks:
         axes.set_xticks(list(scale.ticks), list(scale.ticks.values()))
     else:
         axes.xaxis.set_major_formatter(lambda value, _: amount(value, view.tick_unit) if value else "0")
-    name_axes(axes, view.across, "accuracy (%)")
+    name_axes(axes, view.across, with_unit(view.quantity, view.percent))
     draw_legend(figure, {point.name: point.look for point in view.points})
     return figure
 
@@ -105,7 +106,7 @@ def draw_bars(view: Bars) -> Any:
     if not any(bar.get_height() for bar in axes.patches if math.isfinite(bar.get_height())):
         axes.set(ylim=(0, factor))
     tick_names(axes, [(group + 0.5) * step for group in range(len(view.groups))], list(view.groups), step)
-    name_axes(axes, "", view.quantity + " (%)" * view.percent)
+    name_axes(axes, "", with_unit(view.quantity, view.percent))
     if len(names) > 1:
         draw_legend(figure, {name: look(number)._replace(mark="square") for number, name in enumerate(names)})
     return figure
@@ -155,7 +156,7 @@ def draw_counts(view: SampleCounts) -> Any:
     step = every(LINE_HEIGHT / places[1])
     axes.set_yticks(range(0, len(classes), step), classes[::step], **TEXT_STYLE)
     axes.set(xlim=(-0.5, len(view.clients) - 0.5), ylim=(len(classes) - 0.5, -0.5))
-    name_axes(axes, "client", "class")
+    name_axes(axes, "client", view.what)
 
     # The key, laid out in points: matplotlib's legends are made for small marks.
     sizes = round_sizes(int(counts.max()))

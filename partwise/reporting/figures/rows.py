@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from partwise.reporting.amounts import amount
+from partwise.reporting.amounts import amount, with_unit
 from partwise.reporting.drawing import (
     DARK,
     LETTER,
@@ -29,11 +29,11 @@ def draw_boxes(view: Boxes) -> Any:
     """Return a figure of boxes that hold the middle half, with lines to the least and the greatest."""
     figure, axes = named_rows([short_text(each.name) for each in view.boxes])
     for row, each in enumerate(view.boxes):
-        low, lower, median, upper, high = (100 * np.array(each.quartiles)).tolist()
+        low, lower, median, upper, high = ((100 if view.percent else 1) * np.array(each.quartiles)).tolist()
         axes.hlines(row, low, high, color=each.look.ink, lw=1)
         axes.barh(row, upper - lower, 0.55, lower, color=each.look.ink, alpha=0.3, lw=0)
         axes.vlines(median, row - 0.275, row + 0.275, color=each.look.ink, lw=2)
-    name_axes(axes, f"{view.quantity} (%)")
+    name_axes(axes, with_unit(view.quantity, view.percent))
     return figure
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from partwise.records.metrics import FIELDS, RANKING, TITLES
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS
-from partwise.reporting.amounts import amount, decimals
+from partwise.reporting.amounts import amount, measured
 from partwise.reporting.series import SeriesStanding
 from partwise.reporting.tables import MOMENT_MEANINGS
 
@@ -34,15 +35,16 @@ class BoardColumn:
         return any(self.cell(row).value != "" for row in rows)
 
 
-def share(of: Callable[[SeriesStanding], float | None]) -> Callable[[SeriesStanding], BoardCell]:
-    """Return a column of fractions, shown in percent."""
-    return lambda row: fraction(of(row))
+def metric_cells(of: Callable[[SeriesStanding], float | None], metric: str) -> Callable[[SeriesStanding], BoardCell]:
+    """Return a column of a metric's values."""
+    return lambda row: number(of(row), metric)
 
 
-def fraction(value: float | None, deviation: float | None = None, more: str = "") -> BoardCell:
-    """Return a fraction in percent; below it its deviation and remarks."""
-    below = [f"± {decimals(deviation, 100)}"] if deviation is not None else []
-    return BoardCell(decimals(value, 100), "" if value is None else value, " ".join([*below, more]).strip())
+def number(value: float | None, metric: str, deviation: float | None = None, more: str = "") -> BoardCell:
+    """Return a metric's value; below it its deviation and remarks."""
+    share = FIELDS[metric].percent
+    below = [f"± {measured(deviation, share, value)}"] if deviation is not None else []
+    return BoardCell(measured(value, share), "" if value is None else value, " ".join([*below, more]).strip())
 
 
 def cost(of: Callable[[SeriesStanding], float | None], unit: str) -> Callable[[SeriesStanding], BoardCell]:
@@ -71,56 +73,77 @@ def name(row: SeriesStanding) -> BoardCell:
 
 def ranked(row: SeriesStanding) -> BoardCell:
     """Return the number that ranks; below it its deviation over seeds, and an interval of the mean."""
-    low, high = row.interval or (None, None)
-    return fraction(
-        row.means.last,
-        row.means.last_std,
-        f"({decimals(low, 100, 1)} to {decimals(high, 100, 1)})" if row.interval else "",
-    )
+    metric, last = row.means.metric, row.means.last
+    ends = [measured(end, FIELDS[metric].percent, last, digits=1) for end in row.interval or ()]
+    return number(last, metric, row.means.last_std, f"({' to '.join(ends)})" if ends else "")
 
 
-def moment(which: str) -> BoardColumn:
+def worse(row: SeriesStanding) -> BoardCell:
+    """Return the share of clients that do worse than with local."""
+    return BoardCell(measured(row.means.worse), "" if row.means.worse is None else row.means.worse)
+
+
+def moment(which: str, metric: str) -> BoardColumn:
     """Return the column of a moment beside the one that is compared."""
 
     def cell(row: SeriesStanding) -> BoardCell:
-        return fraction(None if which == row.series.runs[0].moment else row.means.moments[which])
+        return number(None if which == row.series.runs[0].moment else row.means.moments[which], metric)
 
     model = "LM of" if which == "joined" else "Each client's own (local) model"
     about = f"{model} {MOMENT_MEANINGS[which]}."
-    return BoardColumn(model_at(which).replace("_", " "), about, cell, True)
+    return BoardColumn(model_at(which).replace("_", " "), about, cell, not FIELDS[metric].lower)
 
 
-BOARD_COLUMNS = (
-    BoardColumn("method", "", name),
-    BoardColumn(
-        "last",
-        "What ranks, on test data after the last round: the mean over seeds, below it their standard deviation and, "
-        "from three seeds on, where the mean lies by bootstrap (95 %).",
-        ranked,
-        True,
-    ),
-    BoardColumn(
-        "validation",
-        "The same on validation data, by which a sweep chooses settings: the mean over seeds.",
-        share(lambda row: row.validation),
-        True,
-    ),
-    BoardColumn("best", "Of all evaluated rounds, picked on test data.", share(lambda row: row.means.best), True),
-    *map(moment, MOMENTS),
-    BoardColumn("GM", "The global (server's) model on all test samples.", share(lambda row: row.means.g_test), True),
-    BoardColumn(
-        "over clients",
-        "Mean and standard deviation of accuracy over clients.",
-        lambda row: fraction(row.means.acc_mean, row.means.acc_std),
-        True,
-    ),
-    BoardColumn("worst 10 %", "Mean accuracy of the worst tenth of the clients.", share(lambda row: row.worst), True),
-    BoardColumn(
-        "worse than alone",
-        "Clients whose accuracy is below what they reach with local, in %.",
-        share(lambda row: row.means.worse),
-        False,
-    ),
+def board_columns(metric: str) -> list[BoardColumn]:
+    """Return the columns of runs that a metric ranks."""
+    ranking = RANKING[FIELDS[metric].task]
+    highest, highest_mean, over = not FIELDS[metric].lower, not FIELDS[ranking].lower, TITLES[ranking]
+    return [
+        BoardColumn("method", "", name),
+        BoardColumn(
+            "last",
+            "What ranks, on test data after the last round: the mean over seeds, below it their standard deviation "
+            "and, from three seeds on, where the mean lies by bootstrap (95 %).",
+            ranked,
+            highest,
+        ),
+        BoardColumn(
+            "validation",
+            "The same on validation data, by which a sweep chooses settings: the mean over seeds.",
+            metric_cells(lambda row: row.validation, metric),
+            highest,
+        ),
+        BoardColumn(
+            "best",
+            "Of all evaluated rounds, picked on test data.",
+            metric_cells(lambda row: row.means.best, metric),
+            highest,
+        ),
+        *(moment(which, metric) for which in MOMENTS),
+        BoardColumn(
+            "GM",
+            "The global (server's) model on all test samples.",
+            metric_cells(lambda row: row.means.g_test, metric),
+            highest,
+        ),
+        BoardColumn(
+            "over clients",
+            f"Mean and standard deviation of {over} over clients.",
+            lambda row: number(row.means.mean, ranking, row.means.std),
+            highest_mean,
+        ),
+        BoardColumn(
+            "worst 10 %",
+            f"Mean {over} of the worst tenth of the clients.",
+            metric_cells(lambda row: row.worst, ranking),
+            highest_mean,
+        ),
+        BoardColumn("worse than alone", f"Clients whose {over} is worse than with local, in %.", worse, False),
+        *COST_COLUMNS,
+    ]
+
+
+COST_COLUMNS = (
     BoardColumn(
         "sent a round",
         "Bytes down and up of one participant in one round, without what is sent once.",
@@ -154,7 +177,8 @@ class BoardRow(NamedTuple):
 
 def shown_columns(rows: Sequence[SeriesStanding]) -> list[BoardColumn]:
     """Return the columns in which a row has something."""
-    return [column for column in BOARD_COLUMNS if column.has(rows)]
+    columns = board_columns(rows[0].means.metric) if rows else []
+    return [column for column in columns if column.has(rows)]
 
 
 def board(rows: Sequence[SeriesStanding]) -> list[BoardRow]:

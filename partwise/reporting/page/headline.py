@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partwise.errors import PartwiseError
-from partwise.records.metrics import TITLES
+from partwise.records.metrics import FIELDS, TITLES
 from partwise.records.names import model_at, proper
 from partwise.reporting.reading import RunFiles
 from partwise.reporting.series import Series, SeriesStanding
-from partwise.reporting.tables import percent, some
+from partwise.reporting.tables import in_unit, metric_cell, some
 from partwise.studies.leaderboard import differing
 from partwise.studies.significance import sentences
 
@@ -67,17 +67,14 @@ def page_head(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> PageH
     return PageHead(
         title=f"{what} on {', '.join(data)}",
         rows_are=rows_are,
-        best=[
-            Best(row, best_words(row, rows), f"{percent(row.means.last, row.means.last_std)} %")
-            for row in leaders(rows)
-        ],
+        best=[Best(row, best_words(row, rows), best_value(row)) for row in leaders(rows)],
         swept=any(each.tried for each in series),
         seeds_say=seeds_say(rows),
         tiles=[(name, value) for name, value in tiles if value],
         warnings=[*unfinished, *silent, *fairness(series, rows_are)],
         held_out=held_out_lines(runs),
         differences=differing({each.name: each.settings for each in series}),
-        ranked=f"{TITLES[first.metric]} in %, {model_at(first.moment)}{deviations}",
+        ranked=f"{in_unit(first.metric)}, {model_at(first.moment)}{deviations}",
     )
 
 
@@ -103,7 +100,14 @@ def best_words(best: SeriesStanding, rows: Sequence[SeriesStanding]) -> str:
     if len(rivals) == 1:
         return f"was {chosen} and reaches" if chosen else "reaches"
     compared = f"{TITLES[run.metric]}, {model_at(run.moment)}"
-    return f"has the highest {compared}{f', of the settings {chosen}' if chosen else ''}:"
+    highest = "lowest" if FIELDS[run.metric].lower else "highest"
+    return f"has the {highest} {compared}{f', of the settings {chosen}' if chosen else ''}:"
+
+
+def best_value(best: SeriesStanding) -> str:
+    """Return the value of the best row, with its unit."""
+    metric = best.series.runs[0].metric
+    return metric_cell(best.means.last, metric, best.means.last_std) + " %" * FIELDS[metric].percent
 
 
 def seeds_say(rows: Sequence[SeriesStanding]) -> list[str]:
@@ -115,7 +119,9 @@ def seeds_say(rows: Sequence[SeriesStanding]) -> list[str]:
             values.setdefault(problem_of(row), {})[proper(row.series.runs[0].method)] = found
     try:
         return [
-            f"{problem}: {line}" if problem else line for (_, problem), own in values.items() for line in sentences(own)
+            f"{problem}: {line}" if problem else line
+            for (_, problem), own in values.items()
+            for line in sentences(own, rows[0].means.metric)
         ]
     except PartwiseError as error:
         return [f"no p-values: {error}"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from partwise.reporting.amounts import amount, decimals
+from partwise.reporting.amounts import amount, decimals, measured, with_unit
 from partwise.reporting.views import kinds
 
 TextTable = list[list[str]]
@@ -16,7 +16,6 @@ def numbers(view: kinds.View) -> TextTable:
 
 def line_table(view: kinds.Curves) -> TextTable:
     """Return a column for every line, with its deviation where it has a band."""
-    factor, digits = (100, 2) if view.percent else (1, 4)
     places = sorted({x for each in view.lines for x in each.x})
     columns = []
     for each in view.lines:
@@ -25,14 +24,14 @@ def line_table(view: kinds.Curves) -> TextTable:
     rows = []
     for x in places:
         cells = [column.get(x, (None, 0.0)) for column in columns]
-        texts = [decimals(y, factor, digits) + (f" ± {decimals(d, factor, digits)}" if d > 0 else "") for y, d in cells]
+        texts = [measured(y, view.percent) + (f" ± {measured(d, view.percent, y)}" if d > 0 else "") for y, d in cells]
         rows.append([f"{x:g}", *texts])
     return [[view.across, *(each.name for each in view.lines)], *rows]
 
 
 def box_table(view: kinds.Boxes) -> TextTable:
     """Return the quartiles of every box."""
-    rows = [[each.name, *(decimals(value, 100) for value in each.quartiles)] for each in view.boxes]
+    rows = [[each.name, *(measured(value, view.percent) for value in each.quartiles)] for each in view.boxes]
     return [["method", "least", "lower quartile", "median", "upper quartile", "greatest"], *rows]
 
 
@@ -54,9 +53,9 @@ def group_table(view: kinds.GroupChanges) -> TextTable:
 
 
 def point_table(view: kinds.Points) -> TextTable:
-    """Return cost and accuracy of every method."""
-    rows = [[each.name, amount(each.cost, view.unit), decimals(each.value, 100)] for each in view.points]
-    return [["method", view.across, "accuracy (%)"], *rows]
+    """Return cost and value of every method."""
+    rows = [[each.name, amount(each.cost, view.unit), measured(each.value, view.percent)] for each in view.points]
+    return [["method", view.across, with_unit(view.quantity, view.percent)], *rows]
 
 
 def count_table(view: kinds.SampleCounts) -> TextTable:

@@ -61,10 +61,10 @@
     },
     class: (t, own) => ({ type: "scatter", mode: "markers", marker: { color: own.colour, symbol: own.mark, size: 6, opacity: 0.8 } }),
   };
-  const frontier = (traces) => {
-    const points = traces.filter((t) => t.visible !== false).map((t) => [t.x[0], t.y[0]]).sort((a, b) => a[0] - b[0] || b[1] - a[1]);
+  const frontier = (traces, sign) => {  // sign: -1 where lower is better
+    const points = traces.filter((t) => t.visible !== false).map((t) => [t.x[0], t.y[0]]).sort((a, b) => a[0] - b[0] || sign * (b[1] - a[1]));
     const best = [];
-    for (const point of points) if (!best.length || point[1] > best[best.length - 1][1]) best.push(point);
+    for (const point of points) if (!best.length || sign * point[1] > sign * best[best.length - 1][1]) best.push(point);
     if (best.length) best.push([Math.max(...points.map((p) => p[0])), best[best.length - 1][1]]);
     return { type: "scatter", mode: "lines", line: { color: colour("quiet"), dash: "dash", width: 1.2, shape: "hv" }, x: best.map((p) => p[0]), y: best.map((p) => p[1]), hoverinfo: "skip" };
   };
@@ -75,7 +75,7 @@
       const own = { colour: colour(name), dash, mark };
       return { ...t, ...dress[t.role](t, own, area), showlegend: Boolean(view.layout.showlegend), visible: !hidden.has(t.series) };
     });
-    return view.frontier ? [frontier(traces), ...traces] : traces;
+    return view.frontier ? [frontier(traces, view.frontier), ...traces] : traces;
   };
   const axis = (own, narrow) => ({ automargin: true, gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, fixedrange: coarse, ...own,
     title: { standoff: 8, ...(own.title || {}), font: { size: narrow ? 12 : 13, color: colour("quiet") } } });

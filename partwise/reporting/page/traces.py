@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from partwise.reporting.amounts import amount
+from partwise.reporting.amounts import amount, with_unit
 from partwise.reporting.page.numbers import numbers
 from partwise.reporting.style import Look, muted
 from partwise.reporting.views import kinds
@@ -32,9 +32,10 @@ def chart_json(chart: Chart) -> PlotlyJson:
 
 
 def view_json(view: kinds.View) -> PlotlyJson:
-    """Return the traces and the layout of a view."""
+    """Return the traces and the layout of a view; `frontier` is -1 where lower is better, 0 where there is none."""
     traces, layout = TRACERS[type(view)](view)
-    return {"traces": traces, "layout": layout, "frontier": isinstance(view, kinds.Points)}
+    sign = (-1 if view.lower else 1) if isinstance(view, kinds.Points) else 0
+    return {"traces": traces, "layout": layout, "frontier": sign}
 
 
 def height(chart: Chart) -> int:
@@ -74,14 +75,21 @@ def short_name(name: str) -> str:
     return plain(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[1 - LONGEST_NAME // 2 :]}")
 
 
-def rounded_or_none(value: float | None, factor: float = 1.0, digits: int = 2) -> float | None:
+def rounded_or_none(value: float | None, digits: int = 2) -> float | None:
     """Return a number for JSON; None where there is none."""
-    return None if value is None or not math.isfinite(value) else round(factor * value, digits)
+    return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-def percents(values: Iterable[float]) -> list[float | None]:
-    """Return fractions in percent."""
-    return [rounded_or_none(value, 100) for value in values]
+def heights(values: Iterable[float | None], percent: bool) -> list[float | None]:
+    """Return shares in percent, and other numbers as they are, to six significant digits."""
+    if percent:
+        return [rounded_or_none(None if value is None else 100 * value) for value in values]
+    return [None if value is None or not math.isfinite(value) else float(f"{value:.6g}") for value in values]
+
+
+def hover(percent: bool) -> str:
+    """Return how plotly writes a number beside the pointer."""
+    return "%{y:.2f} %" if percent else "%{y:.5~g}"
 
 
 def look_keys(look: Look) -> PlotlyJson:
@@ -113,36 +121,35 @@ def axis_names(names: Sequence[str]) -> PlotlyJson:
 
 def line_traces(view: kinds.Curves) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return bands first, so that none covers a line, then lines, then the marks of stages."""
-    factor, digits = (100, 2) if view.percent else (1, 4)
-    traces = [band_trace(each, factor, digits) for each in view.lines if len(each.deviations)]
+    traces = [band_trace(each, view.percent) for each in view.lines if len(each.deviations)]
     for each in view.lines:
-        y = [rounded_or_none(value, factor, digits) for value in each.y]
+        y = heights(each.y, view.percent)
         trace = {"role": "line", **look_keys(each.look), "name": plain(each.name), "x": list(each.x), "y": y}
-        text = "%{y:.2f} %<br>%{text}" if each.texts else f"%{{y:.{digits}f}}"
+        text = hover(view.percent) + "<br>%{text}" * bool(each.texts)
         traces.append(trace | {"hovertemplate": text} | ({"text": list(map(plain, each.texts))} if each.texts else {}))
-    traces += [stage_trace(each, factor, digits) for each in view.lines if each.starts]
+    traces += [stage_trace(each, view.percent) for each in view.lines if each.starts]
     few = max((each.x[-1] for each in view.lines if each.x), default=0) <= ROOMY // 3
     layout: PlotlyJson = {"xaxis": axis(view.across, **({"dtick": 1} if few else {}))}
-    layout |= {"yaxis": axis(view.quantity + " (%)" * view.percent)}
+    layout |= {"yaxis": axis(with_unit(view.quantity, view.percent))}
     return traces, layout | ({"hovermode": "closest"} if any(each.texts for each in view.lines) else {})
 
 
-def band_trace(line: kinds.Line, factor: float, digits: int) -> PlotlyJson:
+def band_trace(line: kinds.Line, percent: bool) -> PlotlyJson:
     """Return the outline of a line's band, there and back."""
     known = [own for own in zip(line.x, line.y, line.deviations, strict=True) if math.isfinite(own[1])]
     edges = [(x, y + apart) for x, y, apart in known] + [(x, y - apart) for x, y, apart in reversed(known)]
-    y = [rounded_or_none(value, factor, digits) for _, value in edges]
+    y = heights([value for _, value in edges], percent)
     return {"role": "band", **look_keys(line.look), "x": [x for x, _ in edges], "y": y, "hoverinfo": "skip"}
 
 
-def stage_trace(line: kinds.Line, factor: float, digits: int) -> PlotlyJson:
+def stage_trace(line: kinds.Line, percent: bool) -> PlotlyJson:
     """Return the marks of the points at which a stage begins."""
     at = dict(zip(line.x, line.y, strict=True))
     return {
         "role": "stage",
         **look_keys(line.look),
         "x": list(line.starts),
-        "y": [rounded_or_none(at[x], factor, digits) for x in line.starts],
+        "y": heights([at[x] for x in line.starts], percent),
         "text": [f"{plain(line.name)}: stage {stage} begins" for stage, _ in enumerate(line.starts, start=2)],
         "hovertemplate": "%{text}<extra></extra>",
     }
@@ -154,11 +161,13 @@ def stage_trace(line: kinds.Line, factor: float, digits: int) -> PlotlyJson:
 def box_traces(view: kinds.Boxes) -> tuple[list[PlotlyJson], PlotlyJson]:
     """Return a box for every method."""
     traces = [
-        {"role": "box", **look_keys(each.look), "name": (name := plain(each.name)), "x": percents(each.values)}
+        {"role": "box", **look_keys(each.look), "name": (name := plain(each.name))}
+        | {"x": heights(each.values, view.percent)}
         | {"y": [name] * len(each.values)}
         for each in view.boxes
     ]
-    return traces, {"xaxis": axis(f"{view.quantity} (%)"), "yaxis": by_name([each.name for each in view.boxes])}
+    names = by_name([each.name for each in view.boxes])
+    return traces, {"xaxis": axis(with_unit(view.quantity, view.percent)), "yaxis": names}
 
 
 def stack_traces(view: kinds.Stacks) -> tuple[list[PlotlyJson], PlotlyJson]:
@@ -218,10 +227,10 @@ def point_traces(view: kinds.Points) -> tuple[list[PlotlyJson], PlotlyJson]:
             **look_keys(point.look),
             "name": plain(point.name),
             "x": [place],
-            "y": [rounded_or_none(point.value, 100)],
-            "error_y": {"type": "data", "array": [rounded_or_none(point.deviation, 100) or 0]},
+            "y": heights([point.value], view.percent),
+            "error_y": {"type": "data", "array": heights([point.deviation or 0], view.percent)},
             "text": [amount(point.cost, view.unit)],
-            "hovertemplate": "%{y:.2f} %<br>%{text}",
+            "hovertemplate": f"{hover(view.percent)}<br>%{{text}}",
         }
         for point, place in zip(view.points, scale.places, strict=True)
     ]
@@ -229,7 +238,8 @@ def point_traces(view: kinds.Points) -> tuple[list[PlotlyJson], PlotlyJson]:
     if scale.ticks:
         ticks = {"tickvals": list(scale.ticks), "ticktext": list(scale.ticks.values()), "tickangle": 0}
         ticks |= {"range": list(scale.ends)}
-    return traces, {"xaxis": axis(view.across, **ticks), "yaxis": axis("accuracy (%)"), "hovermode": "closest"}
+    up = axis(with_unit(view.quantity, view.percent))
+    return traces, {"xaxis": axis(view.across, **ticks), "yaxis": up, "hovermode": "closest"}
 
 
 def count_traces(view: kinds.SampleCounts) -> tuple[list[PlotlyJson], PlotlyJson]:
@@ -242,15 +252,17 @@ def count_traces(view: kinds.SampleCounts) -> tuple[list[PlotlyJson], PlotlyJson
             "y": [label for _, label, _ in cells],
             "sizes": [n for _, _, n in cells],
             "shape": [len(view.clients), len(view.classes)],
-            "text": [f"client {plain(view.clients[c])}, class {plain(view.classes[k])}: {n:,}" for c, k, n in cells],
+            "text": [
+                f"client {plain(view.clients[c])}, {view.what} {plain(view.classes[k])}: {n:,}" for c, k, n in cells
+            ],
             "hovertemplate": "%{text}<extra></extra>",
         }
     else:
         trace = {"role": "map", "z": [list(column) for column in zip(*view.counts, strict=True)]}
-        trace |= {"hovertemplate": "client %{x}, class %{y}: %{z}<extra></extra>"}
+        trace |= {"hovertemplate": f"client %{{x}}, {view.what} %{{y}}: %{{z}}<extra></extra>"}
     return [trace], {
         "xaxis": axis("client", **axis_names(view.clients), range=[-0.7, len(view.clients) - 0.3]),
-        "yaxis": axis("class", **axis_names(view.classes), range=[len(view.classes) - 0.3, -0.7]),
+        "yaxis": axis(view.what, **axis_names(view.classes), range=[len(view.classes) - 0.3, -0.7]),
         "hovermode": "closest",
     }
 

@@ -8,6 +8,7 @@ from partwise.reporting.series import Series, SeriesStanding
 from partwise.reporting.views import measured
 from partwise.reporting.views.kinds import Curves, Line, View
 from partwise.reporting.views.sharing import sharing
+from partwise.tasks import TASKS, Classes
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Chart:
         return f"{self.title}. {self.about} The numbers are in the table below the chart."
 
 
+def capital(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def charts_of(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> dict[str, list[Chart]]:
     """Return the charts of each section of the page, in its order; those without anything to show are left out."""
     found = {
@@ -51,11 +57,11 @@ def charts_of(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> dict[
 
 def rounds_chart(series: Sequence[Series]) -> Chart:
     """Return the metric over rounds, a view for every moment."""
-    views = {moment: measured.accuracy_lines(series, moment) for moment in measured.moments_over_rounds(series)}
+    views = {moment: measured.metric_lines(series, moment) for moment in measured.moments_over_rounds(series)}
     metric = measured.metric_of(series)
     return Chart(
         "rounds",
-        f"{metric[:1].upper()}{metric[1:]} over rounds",
+        f"{capital(metric.title)} over rounds",
         "The mean over seeds; a band of one standard deviation; a diamond where a stage begins.",
         [Picture(f"rounds {moment}", model_at(moment), view) for moment, view in views.items() if view.lines],
     )
@@ -68,7 +74,8 @@ def client_charts(series: Sequence[Series]) -> list[Chart]:
         Chart(
             "clients",
             "Clients in ascending order",
-            "How low the worst clients are, and how many are well off.",
+            f"How {'high' if measured.metric_of_clients(series).lower else 'low'} the worst clients are, and how many "
+            "are well off.",
             [Picture("clients", "", ranked)] if ranked.lines else [],
         ),
         Chart(
@@ -81,24 +88,27 @@ def client_charts(series: Sequence[Series]) -> list[Chart]:
 
 
 def cost_chart(rows: Sequence[SeriesStanding], of: str, unit: str) -> Chart:
-    """Return accuracy against cost, empty where nothing can be compared."""
+    """Return what ranks against cost, empty where nothing can be compared."""
     across, title = ("bytes sent in the whole run", "bytes") if of == "bytes" else ("FLOPs", "FLOPs")
     view = measured.cost_points(rows, of, across, unit)
     compared = len(view.points) > 1 and any(point.cost for point in view.points)
     return Chart(
         of,
-        f"Accuracy against {title}",
-        "Up and to the left is better; below the dashed line another method does better for no more.",
+        f"{capital(view.quantity)} against {title}",
+        f"{'Down' if view.lower else 'Up'} and to the left is better; {'above' if view.lower else 'below'} the dashed "
+        "line another method does better for no more.",
         [Picture(of, "", view)] if compared else [],
     )
 
 
 def partition_chart(series: Sequence[Series]) -> Chart:
     """Return who has what, a view for every division of the data."""
+    task = next((TASKS[run.task] for each in series for run in each.runs), Classes)
+    bins = f" A {task.bin_word}: {task.bins_are}." if task.bins_are else ""
     return Chart(
         "partition",
         "Who has what",
-        "The area of a bubble is the number of training samples.",
+        f"The area of a bubble is the number of training samples.{bins}",
         [Picture(f"partition {view.title}", view.title, view) for view in measured.partitions(series)],
     )
 
@@ -155,7 +165,7 @@ def measure_chart(key: str, quantity: str, of_one: str, lines: Sequence[Line | N
     known = [line for line in lines if line is not None]
     view = Curves(known, quantity, quantity=quantity, percent=False)
     about = f"1: {of_one} Of the first seed."
-    return Chart(key, f"{quantity[:1].upper()}{quantity[1:]}", about, [Picture(key, "", view)] if known else [])
+    return Chart(key, capital(quantity), about, [Picture(key, "", view)] if known else [])
 
 
 def ledger_chart(series: Sequence[Series]) -> Chart:

@@ -1,6 +1,7 @@
 """The kinds of views: frozen numbers with names, without a word on who draws them.
 
-Accuracies are fractions, shown in percent. NaN is a number that does not exist: it leaves a gap.
+Shares are fractions, shown in percent; other numbers are shown as they are. NaN is a number that does not exist: it
+leaves a gap.
 """
 
 import math
@@ -98,15 +99,15 @@ def curves_of(
     return Curves(own, title, across, quantity, percent)
 
 
-def ranked_line(name: str, own: Look, accuracies: Sequence[float | None], texts: Sequence[str] = ()) -> Line:
-    """Return accuracies in ascending order, by rank from 1; those that do not exist are left out."""
-    known = sorted(value for value in accuracies if value is not None and math.isfinite(value))
+def ranked_line(name: str, own: Look, values: Sequence[float | None], texts: Sequence[str] = ()) -> Line:
+    """Return values of clients in ascending order, by rank from 1; those that do not exist are left out."""
+    known = sorted(value for value in values if value is not None and math.isfinite(value))
     return Line(name, own, range(1, len(known) + 1), known, texts=texts)
 
 
-def ranked_lines(each: Sequence[Line], title: str = "") -> Curves:
+def ranked_lines(each: Sequence[Line], title: str = "", *, quantity: str = "accuracy", percent: bool = True) -> Curves:
     """Return the view of some lines of ranks; beside each stands its mean (scheduling Fig. 5)."""
-    return Curves(each, title, "clients in ascending order", beside="mean")
+    return Curves(each, title, "clients in ascending order", quantity, percent, beside="mean")
 
 
 # ---- a row for every method
@@ -134,6 +135,7 @@ class Boxes:
 
     boxes: Sequence[Box]
     quantity: str = "accuracy of clients"
+    percent: bool = True
 
 
 @dataclass(frozen=True)
@@ -222,18 +224,22 @@ class CostScale:
 
 @dataclass(frozen=True)
 class Points:
-    """Accuracy against cost."""
+    """How well methods do against what they cost."""
 
     points: Sequence[Point]
     across: str
     unit: str
+    quantity: str = "accuracy"
+    percent: bool = True
+    lower: bool = False  # a lower value is better
 
     @property
     def frontier(self) -> list[Point]:
         """Return the points that no other beats: whatever costs no more does worse."""
         best: list[Point] = []
-        for point in sorted(self.points, key=lambda point: (point.cost, -point.value)):
-            if not best or point.value > best[-1].value:
+        sign = -1 if self.lower else 1
+        for point in sorted(self.points, key=lambda point: (point.cost, -sign * point.value)):
+            if not best or sign * point.value > sign * best[-1].value:
                 best.append(point)
         return best
 
@@ -259,12 +265,13 @@ class Points:
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """How many training samples of each class every client has."""
+    """How many training samples of each class every client has, or of each bin of other labels."""
 
     clients: Sequence[str]
     classes: Sequence[str]
     counts: Sequence[Sequence[int]]  # client x class
     title: str = ""
+    what: str = "class"  # what a class is called
 
 
 @dataclass(frozen=True)

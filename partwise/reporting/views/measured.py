@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from partwise.records.metrics import TITLES
+from partwise.records.metrics import FIELDS, RANKING, Metric
 from partwise.records.names import model_at
 from partwise.records.rounds import MOMENTS
 from partwise.reporting.amounts import existing
@@ -28,13 +28,19 @@ from partwise.reporting.views.kinds import (
     ranked_line,
     ranked_lines,
 )
+from partwise.tasks import TASKS
 
 ANYWHERE = "mean over seeds of this rank"  # what stands for a client's name where every seed has clients of its own
 
 
-def metric_of(series: Sequence[Series]) -> str:
-    """Return the metric that ranks, in words."""
-    return next((TITLES[run.metric] for each in series for run in each.runs), "accuracy")
+def metric_of(series: Sequence[Series]) -> Metric:
+    """Return the metric that ranks."""
+    return FIELDS[next((run.metric for each in series for run in each.runs), "accuracy")]
+
+
+def metric_of_clients(series: Sequence[Series]) -> Metric:
+    """Return the metric of single clients: what ranks by default."""
+    return FIELDS[RANKING[metric_of(series).task]]
 
 
 def moments_over_rounds(series: Sequence[Series]) -> list[str]:
@@ -48,37 +54,42 @@ def moments_over_rounds(series: Sequence[Series]) -> list[str]:
     return list(dict.fromkeys([*compared[:1], *often]))
 
 
-def accuracy_lines(series: Sequence[Series], moment: str) -> Curves:
+def metric_lines(series: Sequence[Series], moment: str) -> Curves:
     """Return the metric over rounds, the mean over seeds, with a mark where a stage begins."""
     found = []
     for each in series:
         starts = max(each.runs, key=lambda run: len(run.rounds)).stage_starts
         found.append(mean_line(each.name, look(each.number), [run.over_rounds(moment) for run in each.runs], starts))
     metric = metric_of(series)
-    return Curves([own for own in found if own is not None], f"{metric}, {model_at(moment)}", quantity=metric)
+    title = f"{metric.title}, {model_at(moment)}"
+    return Curves([own for own in found if own is not None], title, quantity=metric.title, percent=metric.percent)
 
 
 def client_lines(series: Sequence[Series]) -> Curves:
-    """Return accuracies of clients in ascending order; over seeds the mean of each rank."""
+    """Return the scores of clients in ascending order; over seeds the mean of each rank."""
     found = []
     for each in series:
-        seeds = [own for run in each.counted if (own := run.client_accuracies)]
+        seeds = [own for run in each.counted if (own := run.client_scores)]
         if seeds:
             alike = [own for own in seeds if len(own) == len(seeds[0])]
             ranked = [statistics.fmean(value for value, _ in rank) for rank in zip(*alike, strict=True)]
             names = [f"client {name}" for _, name in seeds[0]] if len(seeds) == 1 else [ANYWHERE] * len(ranked)
             found.append(ranked_line(each.name, look(each.number), ranked, names))
-    return ranked_lines(found)
+    metric = metric_of_clients(series)
+    return ranked_lines(found, quantity=metric.title, percent=metric.percent)
 
 
 def client_boxes(series: Sequence[Series]) -> Boxes:
-    """Return the distribution of accuracy over the clients of all seeds."""
-    every = {each.name: [v for run in each.counted for v, _ in run.client_accuracies] for each in series}
-    return Boxes([Box(each.name, look(each.number), every[each.name]) for each in series if every[each.name]])
+    """Return the distribution of scores over the clients of all seeds."""
+    every = {each.name: [v for run in each.counted for v, _ in run.client_scores] for each in series}
+    boxes = [Box(each.name, look(each.number), every[each.name]) for each in series if every[each.name]]
+    metric = metric_of_clients(series)
+    return Boxes(boxes, f"{metric.title} of clients", metric.percent)
 
 
 def cost_points(rows: Sequence[SeriesStanding], of: str, across: str, unit: str) -> Points:
     """Return every row's `bytes` or `flops`, but for settings that a sweep did not choose."""
+    metric = metric_of([row.series for row in rows])
     return Points(
         [
             Point(row.series.name, look(row.series.number), getattr(row, of), row.means.last, row.means.last_std)
@@ -87,6 +98,9 @@ def cost_points(rows: Sequence[SeriesStanding], of: str, across: str, unit: str)
         ],
         across,
         unit,
+        metric.title,
+        metric.percent,
+        metric.lower,
     )
 
 
@@ -96,7 +110,7 @@ def partitions(series: Sequence[Series]) -> list[SampleCounts]:
     for run in (run for each in series for run in each.runs):
         setup = run.setup
         if setup.counts and all(setup.counts != known.counts for _, _, known in found):
-            own = SampleCounts(setup.clients, setup.classes, setup.counts)
+            own = SampleCounts(setup.clients, setup.classes, setup.counts, what=TASKS[setup.task].bin_word)
             found.append((f"{setup.data}, {setup.partition}", f"seed {run.seed}", own))
     alike = len({what for what, _, _ in found}) == 1 < len(found)
     return [replace(own, title=seed if alike else f"{what}, {seed}") for what, seed, own in found]
