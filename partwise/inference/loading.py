@@ -12,7 +12,7 @@ from torch import Tensor
 
 from partwise.code_files import split_network
 from partwise.data.source import Source
-from partwise.data.transforms import ROW, TOKENS, TextTransform
+from partwise.data.transforms import BESIDE, TOKENS, TextTransform
 from partwise.engines.probe import samples_of
 from partwise.errors import ConfigError, DataError, one_line
 from partwise.inference.run_models import ModelFile, RunModels
@@ -185,7 +185,7 @@ def zeros(given: TableInput | ImageInput | ArrayInput | NamedInput, samples: int
         return {n: torch.zeros(samples, *own, dtype=getattr(torch, given.types[n])) for n, own in given.shapes.items()}
     if isinstance(given, TableInput) and given.text is not None:
         tokens = torch.zeros(samples, given.text.length, dtype=torch.int64)
-        return {TOKENS: tokens, ROW: torch.zeros(samples, len(given.features))} if given.features else tokens
+        return {TOKENS: tokens, BESIDE: torch.zeros(samples, len(given.features))} if given.features else tokens
     whole = isinstance(given, ArrayInput) and given.whole
     return torch.zeros(samples, *given.shape, dtype=torch.int64 if whole else torch.float32)
 

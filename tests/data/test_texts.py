@@ -1,4 +1,4 @@
-"""Columns of texts: their tokens, the vocabulary of the clients' training samples, and what models do with new texts."""
+"""Columns of texts: tokens, the vocabulary of the clients' training samples, and what models do with new texts."""
 
 import json
 from dataclasses import replace

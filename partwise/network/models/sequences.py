@@ -110,7 +110,7 @@ class Positions(nn.Module):
         return steps._replace(x=steps.x + self.weight)
 
 
-class Encoder(nn.TransformerEncoderLayer):
+class EncoderLayer(nn.TransformerEncoderLayer):
     """An encoder layer whose steps look at real steps alone; a causal one's not at later steps either."""
 
     def __init__(self, causal: bool):
@@ -138,7 +138,7 @@ def gru(
     each_step: bool = False,
 ) -> Parts:
     """Return two GRU layers (Cho et al., 2014), whose last step is classified, or each of them."""
-    check_shape("gru", shape, norm, vocabulary)
+    check_series("gru", shape, norm, vocabulary)
     layers = OrderedDict[str, nn.Module]()
     if tokens := len(shape) == 1:
         layers["embed"] = Tokens(vocabulary or 0, STEP_FEATURES)
@@ -159,12 +159,12 @@ def transformer(
 
     The mean of the steps is classified. With `each_step` each of them is, and looks at earlier ones alone.
     """
-    check_shape("transformer", shape, norm, vocabulary)
+    check_series("transformer", shape, norm, vocabulary)
     embed = Tokens(vocabulary or 0, STEP_FEATURES) if len(shape) == 1 else nn.Linear(shape[1], STEP_FEATURES)
     layers = OrderedDict[str, nn.Module](embed=embed, positions=Positions(shape[0]))
     for number in (1, 2):
-        layer = layers[f"encoder{number}"] = Encoder(each_step)
-        setattr(layer, BUILD_AGAIN, partial(Encoder, each_step))  # attention has no reset_parameters
+        layer = layers[f"encoder{number}"] = EncoderLayer(each_step)
+        setattr(layer, BUILD_AGAIN, partial(EncoderLayer, each_step))  # attention has no reset_parameters
     layers |= {"every": EveryStep()} if each_step else {"mean": MeanOfSteps()}
     return with_head(layers, STEP_FEATURES, classes, dropout, each_step)
 
@@ -179,7 +179,7 @@ def with_head(
     return Parts(nn.Sequential(OrderedDict(body=nn.Sequential(layers), head=head)))
 
 
-def check_shape(name: str, shape: tuple[int, ...], norm: bool, vocabulary: int | None) -> None:
+def check_series(name: str, shape: tuple[int, ...], norm: bool, vocabulary: int | None) -> None:
     """Refuse samples that are neither series nor tokens, and batch-norm."""
     if norm:
         raise ConfigError(f"batch_norm applies to networks for images and tables; leave it out for model '{name}'")
