@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Source
-from partwise.data.transforms import rows_of
+from partwise.data.transforms import row_tensor
 from partwise.errors import DataError, short
 from partwise.trees import beyond_end, tensors_of
 
@@ -29,7 +29,7 @@ def check(source: Source, allow_nonfinite: bool = False, missing: str = "refuse"
             )
         if len(y) != len(own):
             raise DataError(f"{where}: {len(own):,} samples need as many labels, got y of shape {tuple(y.shape)}")
-    channels = rows_of(x).shape[1] if source.standardise or not isinstance(x, dict) else 1
+    channels = row_tensor(x).shape[1] if source.standardise or not isinstance(x, dict) else 1
     if not {len(source.centre), len(source.scale)} <= {1, channels} or 0 in source.scale:
         raise DataError(
             f"{where}: centre and scale must be 1 or {channels} numbers, scale without 0, "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partwise.data.room import check_room
 from partwise.data.source import Federation, Source
-from partwise.data.transforms import TableTransform, TextTransform, rows_of, with_rows
+from partwise.data.transforms import TableTransform, TextTransform, row_tensor, with_rows
 from partwise.data.vocabulary import in_tokens_of
 from partwise.errors import ConfigError
 from partwise.tasks import Labels, Numbers, Task
@@ -37,7 +37,7 @@ def fit_to_schema(source: Source, schema: Schema) -> Source:
     source = source if schema.text is None else in_tokens_of(source, schema.text)
     x = source.x
     if schema.table is not None and source.feature_names != schema.table.features:
-        rows, features = rows_of(x), schema.table.features
+        rows, features = row_tensor(x), schema.table.features
         check_room("the agreed columns", len(rows) * len(features) * rows.element_size())
         place = {name: number for number, name in enumerate(source.feature_names)}
         columns = [rows[:, place[name]] if name in place else torch.zeros_like(rows[:, 0]) for name in features]
@@ -77,7 +77,7 @@ def part_of(federation: Federation, schema: Schema, owner: str, fill: bool = Fal
     """
     source = fit_to_schema(federation.source, schema)
     if fill and source.standardise:
-        x = rows_of(source.x)
+        x = row_tensor(source.x)
         mean = torch.tensor(schema.centre, dtype=x.dtype).view(-1, *[1] * (x.ndim - 2))
         source = replace(source, x=with_rows(source.x, torch.where(x.isnan(), mean, x)))
     own = {name: number for number, name in enumerate(federation.names)}

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from partwise.data.room import check_room
 from partwise.data.transforms import (
-    ROW,
+    BESIDE,
     ArrayTransform,
     ImageTransform,
     NamedTransform,
@@ -85,8 +85,8 @@ class Source:
             pixels = {name: tensor.dtype == torch.uint8 for name, tensor in self.x.items()}
             centre = {name: middle if of else torch.tensor(0.0) for name, of in pixels.items()}
             scale = {name: middle if of else torch.tensor(1.0) for name, of in pixels.items()}
-            if self.table is not None and ROW in self.x:  # beside a text, or codes of texts
-                centre[ROW], scale[ROW] = torch.tensor(self.centre), torch.tensor(self.scale)
+            if self.table is not None and BESIDE in self.x:  # beside a text, or codes of texts
+                centre[BESIDE], scale[BESIDE] = torch.tensor(self.centre), torch.tensor(self.scale)
             return centre, scale
         channels = (-1, *[1] * (self.x.ndim - 2))
         return torch.tensor(self.centre).view(channels), torch.tensor(self.scale).view(channels)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from partwise.data.source import Federation, Source
-from partwise.data.transforms import rows_of, with_rows
+from partwise.data.transforms import row_tensor, with_rows
 from partwise.errors import ConfigError, DataError
 from partwise.tasks import Numbers
 
@@ -27,7 +27,7 @@ def standardised(federation: Federation, fill: bool = False, few: int = 1, rare:
     source = federation.source
     if not source.standardise:
         return federation
-    x = rows_of(source.x)
+    x = row_tensor(source.x)
     total = merged(client_moments(x[own], source, few, rare) for own in federation.train)
     centre, scale = centre_and_scale(total)
     if fill or few > 1:

@@ -8,11 +8,11 @@ from typing import Any
 
 from partwise.errors import ConfigError, DataError, needed, one_line, unknown
 
-PADDING, UNKNOWN, FIRST = 0, 1, 2  # numbers: behind the end of a text, tokens of no vocabulary, the first of one
+PADDING, UNKNOWN_TOKEN, FIRST = 0, 1, 2  # numbers: behind the end of a text, tokens of no vocabulary, the first of one
 COUNTED = ("words", "characters")  # their vocabulary is fitted
 KINDS = (*COUNTED, "ascii")
 TOKENIZER = ".json"
-WORDS = re.compile(r"\w+|[^\w\s]")
+WORD = re.compile(r"\w+|[^\w\s]")
 ALPHABET = ("\n", *map(chr, range(32, 127)))  # of `ascii`: it is fixed
 PADDING_NAMES = ("[PAD]", "<pad>", "<|padding|>")  # as usual tokenizers call token 0
 
@@ -25,10 +25,10 @@ def check_tokens(kind: str) -> None:
 
 def split_words(text: str) -> list[str]:
     """Return the words and the punctuation marks of a text, in lower case."""
-    return WORDS.findall(text.lower())
+    return WORD.findall(text.lower())
 
 
-SPLITS: dict[str, Callable[[str], list[str]]] = {"words": split_words, "characters": list, "ascii": list}
+TOKENISERS: dict[str, Callable[[str], list[str]]] = {"words": split_words, "characters": list, "ascii": list}
 
 
 def read_tokenizer(path: str) -> str:

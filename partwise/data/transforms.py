@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partwise.data.readers.frames import DataTable
-from partwise.data.tokens import COUNTED, FIRST, SPLITS, UNKNOWN, made_tokenizer, shift_of
+from partwise.data.tokens import COUNTED, FIRST, TOKENISERS, UNKNOWN_TOKEN, made_tokenizer, shift_of
 from partwise.errors import DataError
 from partwise.trees import Samples, is_whole
 
 TEXT = "="  # in the name of a feature that stands for one value of a text, `sex=f`
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # PIL's mode for each number of channels
 BYTE = 255.0  # the brightest value of an image file
-TOKENS, ROW = "tokens", "row"  # the tensors of a sample that is a text with other columns beside it
+TOKENS, BESIDE = "tokens", "row"  # the tensors of a sample that is a text with other columns beside it
 CODES = "codes"  # and of one whose texts are codes, beside its row of numbers
 
 
@@ -83,7 +83,7 @@ class TableTransform:
                 codes[rows, place] = known.get(text, 0)
         numbers = replace(self, features=self.numbers, columns=self.numbers, codes=False)
         x: Samples = {CODES: torch.from_numpy(codes)}
-        return with_rows(x, rows_of(numbers.apply(table))) if self.numbers else x
+        return with_rows(x, row_tensor(numbers.apply(table))) if self.numbers else x
 
 
 @dataclass(frozen=True)
@@ -113,17 +113,17 @@ class TextTransform:
     @property
     def size(self) -> int:
         """Return how many different numbers a text may hold."""
-        if self.tokens in SPLITS:
+        if self.tokens in TOKENISERS:
             return FIRST + len(self.vocabulary)
         return int(made_tokenizer(self.tokens).get_vocab_size()) + shift_of(self.tokens)
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the numbers of each text's tokens, not yet cut."""
-        if self.tokens not in SPLITS:
+        if self.tokens not in TOKENISERS:
             encoded, shift = made_tokenizer(self.tokens).encode_batch(list(texts)), shift_of(self.tokens)
             return [[number + shift for number in each.ids] for each in encoded]
-        split, known = SPLITS[self.tokens], {token: FIRST + n for n, token in enumerate(self.vocabulary)}
-        return [[known.get(token, UNKNOWN) for token in split(text)] for text in texts]
+        split, known = TOKENISERS[self.tokens], {token: FIRST + n for n, token in enumerate(self.vocabulary)}
+        return [[known.get(token, UNKNOWN_TOKEN) for token in split(text)] for text in texts]
 
     def padded(self, texts: Sequence[str]) -> Tensor:
         """Return (texts, length) int64, padded with 0."""
@@ -135,7 +135,7 @@ class TextTransform:
     def apply(self, table: DataTable) -> Samples:
         """Return (rows, length) tokens; where other columns are features too, a dict of tokens and row."""
         tokens = self.padded(table.strings(self.column))
-        return tokens if self.row is None else {TOKENS: tokens, ROW: rows_of(self.row.apply(table))}
+        return tokens if self.row is None else {TOKENS: tokens, BESIDE: row_tensor(self.row.apply(table))}
 
 
 @dataclass(frozen=True)
@@ -182,14 +182,14 @@ class NamedTransform:
 Transform = TableTransform | TextTransform | ImageTransform | ArrayTransform | NamedTransform
 
 
-def rows_of(x: Samples) -> Tensor:
+def row_tensor(x: Samples) -> Tensor:
     """Return what is standardised of samples: rows beside a text, or all of them."""
-    return x[ROW] if isinstance(x, dict) else x
+    return x[BESIDE] if isinstance(x, dict) else x
 
 
 def with_rows(x: Samples, rows: Tensor) -> Samples:
     """Return samples with other rows; a text beside them stays."""
-    return {**x, ROW: rows} if isinstance(x, dict) else rows
+    return {**x, BESIDE: rows} if isinstance(x, dict) else rows
 
 
 def tokens_of(x: Samples) -> Tensor:

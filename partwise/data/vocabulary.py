@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from partwise.data.source import Federation, Source
-from partwise.data.tokens import FIRST, PADDING, UNKNOWN
+from partwise.data.tokens import FIRST, PADDING, UNKNOWN_TOKEN
 from partwise.data.transforms import TextTransform, VocabularyLimits, tokens_of, with_tokens
 from partwise.errors import DataError
 
@@ -37,7 +37,7 @@ def in_tokens_of(source: Source, text: TextTransform) -> Source:
     x = tokens_of(source.x)
     if own.vocabulary != text.vocabulary:
         number = {token: FIRST + place for place, token in enumerate(text.vocabulary)}
-        x = torch.tensor([PADDING, UNKNOWN, *(number.get(token, UNKNOWN) for token in own.vocabulary)])[x]
+        x = torch.tensor([PADDING, UNKNOWN_TOKEN, *(number.get(token, UNKNOWN_TOKEN) for token in own.vocabulary)])[x]
     x = pad(x, (0, text.length - x.shape[1]), value=PADDING)  # or cut it
     return replace(source, x=with_tokens(source.x, x), text=text)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from partwise.code_files import split_network
 from partwise.data.source import Source
-from partwise.data.transforms import CODES, ROW, TOKENS, TextTransform
+from partwise.data.transforms import BESIDE, CODES, TOKENS, TextTransform
 from partwise.engines.probe import samples_of
 from partwise.errors import ConfigError, DataError, one_line
 from partwise.inference.run_models import ModelFile, RunModels
@@ -189,10 +189,10 @@ def zero_samples(given: TableInput | ImageInput | ArrayInput | NamedInput, sampl
     if isinstance(given, TableInput) and given.codes:
         numbers, codes = len(given.row.numbers), len(given.row.code_sizes)
         x = {CODES: torch.zeros(samples, codes, dtype=torch.int64)}
-        return {**x, ROW: torch.zeros(samples, numbers)} if numbers else x
+        return {**x, BESIDE: torch.zeros(samples, numbers)} if numbers else x
     if isinstance(given, TableInput) and given.text is not None:
         tokens = torch.zeros(samples, given.text.length, dtype=torch.int64)
-        return {TOKENS: tokens, ROW: torch.zeros(samples, len(given.features))} if given.features else tokens
+        return {TOKENS: tokens, BESIDE: torch.zeros(samples, len(given.features))} if given.features else tokens
     whole = isinstance(given, ArrayInput) and given.whole
     return torch.zeros(samples, *given.shape, dtype=torch.int64 if whole else torch.float32)
 

@@ -14,7 +14,7 @@ from partwise.data.checks import lacking
 from partwise.data.readers.frames import NUMBER_KINDS, DataTable, framed
 from partwise.data.readers.tables import TABLE_ENDINGS, opened_table
 from partwise.data.reading import Reading
-from partwise.data.transforms import ROW
+from partwise.data.transforms import BESIDE
 from partwise.errors import DataError, needed, unknown
 from partwise.inference.given import GivenSamples, without_names
 from partwise.records.manifest import TableInput
@@ -37,7 +37,7 @@ class Tables:
             self.check_kind(table, column)
         x = self.input.transform.apply(table)
         if isinstance(x, dict):
-            return without_names({**x, ROW: self.checked(x[ROW], table)} if ROW in x else x)
+            return without_names({**x, BESIDE: self.checked(x[BESIDE], table)} if BESIDE in x else x)
         return without_names(x if self.input.text is not None else self.checked(x, table))
 
     def table(self, samples: Any) -> DataTable:

@@ -139,7 +139,7 @@ class Recurrent(nn.Module):
     def zeros(self, x: Tensor, number: int) -> State:
         """Return the states of all layers and directions before the first step."""
         sizes = [self.proj_size or self.hidden_size, self.hidden_size]
-        return tuple(x.new_zeros(number, len(x), size) for size in sizes[: 2 if self.step is lstm_step else 1])
+        return tuple(x.new_zeros(number, x.shape[0], size) for size in sizes[: 2 if self.step is lstm_step else 1])
 
 
 def lstm_step(x: Tensor, h: Tensor, state: State) -> State:

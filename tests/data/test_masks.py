@@ -129,5 +129,5 @@ def test_a_data_set_and_arrays_of_masks_are_the_same_run() -> None:
 
 def test_augmentation_is_refused_where_pixels_have_classes() -> None:
     x = np.zeros((40, 6, 5), np.uint8)
-    with pytest.raises(ConfigError, match="^augment moves pixels, but not the classes of places; leave it out"):
+    with pytest.raises(ConfigError, match=r"^augment moves pixels, but not the classes of places; leave it out"):
         partwise.run("fedavg", data=(x, np.tile([0, 1, 0, 1, 1], (40, 6, 1))), augment="flip", clients=3, rounds=1)

@@ -14,6 +14,8 @@ from partwise.data import Federation, Source
 from partwise.data.standardise import centre_and_scale, client_moments, column_moments, merged, standardised
 from partwise.data.transforms import TableTransform
 from partwise.errors import DataError
+from partwise.runs.config import make_config
+from partwise.runs.prepare import prepare
 
 RANDOM = np.random.default_rng(0)
 # Ordinary numbers, tiny ones, large ones, a large offset with small noise, and one that never changes.
@@ -149,3 +151,14 @@ def test_other_sources_are_left_alone() -> None:
     federation = divided(ROWS, [torch.arange(200)])
     federation = replace(federation, source=table(ROWS, standardise=False))
     assert standardised(federation, fill=True) is federation
+
+
+def test_a_seed_does_not_take_labels_standardised_by_another() -> None:
+    """Seeds that run side by side share what was read, but each has other training samples."""
+    random = np.random.default_rng(1)
+    data = (random.normal(size=(60, 3)), random.normal(size=60))
+    configs = [make_config("fedavg", {"seed": seed, "clients": 3, "partition": "iid"}) for seed in (0, 1)]
+    first = prepare(configs[0], data)
+    beside, alone = prepare(configs[1], data, beside=first), prepare(configs[1], data)
+    assert beside.federation.source.task == alone.federation.source.task != first.federation.source.task
+    assert torch.equal(beside.federation.source.y, alone.federation.source.y)

@@ -112,7 +112,7 @@ def test_a_prediction_at_each_step_sees_no_later_token(name: str) -> None:
 
 
 def test_sizes_follow_the_vocabulary() -> None:
-    """A token has 32 features; the rest is as large as for series of 32 features, but for the transformer's embedding."""
+    """A token has 32 features; all else is as large as for series of 32, but for the transformer's first layer."""
     for name in NAMES:
         tokens_of, series = (models.build(name, shape, 5, vocabulary=VOCABULARY) for shape in ((20,), (20, 32)))
         sizes = [sum(value.numel() for value in parts.tensors().values()) for parts in (tokens_of, series)]
@@ -122,5 +122,7 @@ def test_sizes_follow_the_vocabulary() -> None:
 def test_whole_numbers_that_are_no_tokens_are_refused() -> None:
     federation = texts("classes")
     below = replace(federation, source=replace(federation.source, x=federation.source.x - 1))
-    with pytest.raises(ConfigError, match="model 'gru' takes series, .* or tokens, samples of whole numbers from 0 on"):
+    with pytest.raises(
+        ConfigError, match=r"model 'gru' takes series, .* or tokens, samples of whole numbers from 0 on"
+    ):
         simulate("fedavg", None, below, model="gru", rounds=1)

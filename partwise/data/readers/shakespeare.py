@@ -12,14 +12,14 @@ from partwise.data.readers.places import DataPlace
 from partwise.data.readers.sdists import archived_files
 from partwise.data.reading import Reading
 from partwise.data.source import Column, Source
-from partwise.data.tokens import ALPHABET, FIRST, UNKNOWN
+from partwise.data.tokens import ALPHABET, FIRST, UNKNOWN_TOKEN
 from partwise.errors import DataError
 from partwise.tasks import Places
 
-PLAYS, ENDING = "*_gut.txt", "_gut.txt"
+PLAYS, PLAY = "*_gut.txt", "_gut.txt"
 WINDOW = 80  # characters of a sample
 SPOKEN = 10_000  # characters that a role has at least
-TESTED = 5  # the last of so many windows of a role are for testing: one
+LAST_SHARE = 5  # one window in so many is for testing: the last ones of a role
 STAGE_DIRECTION = re.compile(r"\[[^\]]*\]")
 PARAGRAPHS = re.compile(r"\n\s*\n")
 SCENE = re.compile(r"(act|scene|prologue|epilogue|the end)\b", re.IGNORECASE)
@@ -30,7 +30,7 @@ def load(known: DataEntry, place: DataPlace, _: Reading) -> Source:
     """Return windows of 80 characters, and as labels the character after each; a role's last fifth is for testing."""
     spoken: dict[str, str] = {}
     for path, content in archived_files(place.path, PLAYS, place.path).items():
-        play = PurePath(path).name.removesuffix(ENDING).replace("_", " ")
+        play = PurePath(path).name.removesuffix(PLAY).replace("_", " ")
         spoken |= {f"{play}: {role}": text for role, text in speeches(content.decode("latin-1")).items()}
     roles = {role: text for role, text in sorted(spoken.items()) if len(text) >= SPOKEN}
     if not roles:
@@ -76,8 +76,8 @@ def windows(text: str, role: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     Windows do not overlap; another character than those of the alphabet is unknown, and no class.
     """
     number = {character: FIRST + place for place, character in enumerate(ALPHABET)}
-    tokens = torch.tensor([number.get(character, UNKNOWN) for character in text])
+    tokens = torch.tensor([number.get(character, UNKNOWN_TOKEN) for character in text])
     count = (len(tokens) - 1) // WINDOW
     x, following = (tokens[start : start + count * WINDOW].view(count, WINDOW) for start in (0, 1))
-    y = torch.where(following == UNKNOWN, -1, following - FIRST)
-    return x, y, torch.full((count,), role), torch.arange(count) >= count - count // TESTED
+    y = torch.where(following == UNKNOWN_TOKEN, -1, following - FIRST)
+    return x, y, torch.full((count,), role), torch.arange(count) >= count - count // LAST_SHARE

@@ -127,7 +127,7 @@ class Positions(nn.Module):
         return steps._replace(x=steps.x + self.weight)
 
 
-class Encoder(nn.TransformerEncoderLayer):
+class EncoderLayer(nn.TransformerEncoderLayer):
     """An encoder layer whose steps look at real steps alone; a causal one's not at later steps either."""
 
     def __init__(self, causal: bool):
@@ -155,7 +155,7 @@ def gru(
     each_step: bool = False,
 ) -> Parts:
     """Return two GRU layers (Cho et al., 2014), whose last step is classified, or each of them."""
-    check_shape("gru", shape, norm, vocabulary)
+    check_series("gru", shape, norm, vocabulary)
     tokens = len(shape) == 1
     layers = OrderedDict[str, nn.Module]()
     layers |= {"embed": Tokens(vocabulary or 0, STEP_FEATURES)} if tokens else {"known": Known()}
@@ -176,7 +176,7 @@ def transformer(
 
     The mean of the steps is classified. With `each_step` each of them is, and looks at earlier ones alone.
     """
-    check_shape("transformer", shape, norm, vocabulary)
+    check_series("transformer", shape, norm, vocabulary)
     layers = OrderedDict[str, nn.Module]()
     if len(shape) == 1:
         layers |= {"embed": Tokens(vocabulary or 0, STEP_FEATURES)}
@@ -184,8 +184,8 @@ def transformer(
         layers |= {"known": Known(), "embed": Embed(shape[1], STEP_FEATURES)}
     layers["positions"] = Positions(shape[0])
     for number in (1, 2):
-        layer = layers[f"encoder{number}"] = Encoder(each_step)
-        setattr(layer, BUILD_AGAIN, partial(Encoder, each_step))  # attention has no reset_parameters
+        layer = layers[f"encoder{number}"] = EncoderLayer(each_step)
+        setattr(layer, BUILD_AGAIN, partial(EncoderLayer, each_step))  # attention has no reset_parameters
     layers |= {"every": EveryStep()} if each_step else {"mean": MeanOfSteps()}
     return with_head(layers, STEP_FEATURES, classes, dropout, each_step)
 
@@ -200,7 +200,7 @@ def with_head(
     return Parts(nn.Sequential(OrderedDict(body=nn.Sequential(layers), head=head)))
 
 
-def check_shape(name: str, shape: tuple[int, ...], norm: bool, vocabulary: int | None) -> None:
+def check_series(name: str, shape: tuple[int, ...], norm: bool, vocabulary: int | None) -> None:
     """Refuse samples that are neither series nor tokens, and batch-norm."""
     if norm:
         raise ConfigError(f"batch_norm applies to networks for images and tables; leave it out for model '{name}'")
