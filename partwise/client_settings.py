@@ -10,7 +10,7 @@ from typing import Any
 from partwise.errors import ConfigError, Problems, short, unknown
 
 NUMBERS = ("epochs", "batch")
-DIGITS = 9  # of a number in a file
+LONGEST_NUMBER = 9  # of a number in a file
 EXAMPLE = '{"Graz": {"epochs": 2, "batch": 16}}'
 
 
@@ -75,7 +75,7 @@ def read_csv(file: Path) -> dict[str, dict[str, int]]:
             continue
         cells = dict(zip(header, row, strict=False))
         numbers = {name: cells[name] for name in NUMBERS if cells.get(name)}
-        whole = all(value.isdecimal() and len(value) <= DIGITS and int(value) for value in numbers.values())
+        whole = all(value.isdecimal() and len(value) <= LONGEST_NUMBER and int(value) for value in numbers.values())
         if len(row) != len(header) or not cells["client"] or not whole:
             raise ConfigError(f"'{file}' line {line}: {short(','.join(row))} is not a client and whole numbers from 1")
         if cells["client"] in result:

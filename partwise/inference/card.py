@@ -13,6 +13,7 @@ from partwise.inference.served import ServedModel
 from partwise.records.files import CLIENTS, MODELS_FOLDER, SUMMARY
 from partwise.records.manifest import ArrayInput, ImageInput, NamedInput, TableInput
 from partwise.records.metrics import FIELDS, METRICS_OF, RANKING, TITLES, Score
+from partwise.records.names import capital
 from partwise.records.summaries import ClientRecord, RunSummary, read_clients
 from partwise.runs.config import label
 from partwise.runs.saving import ENDING, GLOBAL_STEM
@@ -88,11 +89,6 @@ def as_code(names: Sequence[str]) -> str:
 def more(names: Sequence[str]) -> str:
     """Return how many names stand behind the first."""
     return f" and {len(names) - SPELLED_OUT} more" if len(names) > SPELLED_OUT else ""
-
-
-def capital(text: str) -> str:
-    """Return a text whose first letter is a capital."""
-    return text[0].upper() + text[1:]
 
 
 def scores_in_words(model: ServedModel) -> str:

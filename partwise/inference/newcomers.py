@@ -146,8 +146,11 @@ def config_for(
     if "partition" in own:
         own.setdefault("clients", None)
     handed_in = not isinstance(data, str | Path)
-    known = {"model": network_setting(saved, model, trust), "data": HANDED_IN if handed_in else str(data)}
-    known["task"] = saved.manifest.task.kind  # a newcomer's labels alone might look like another
+    known = {
+        "model": network_setting(saved, model, trust),
+        "data": HANDED_IN if handed_in else str(data),
+        "task": saved.manifest.task.kind,  # a newcomer's labels alone might look like another
+    }
     every = {**written.settings, **NEWCOMER_SETTINGS, **known, **own}
     root = every.get(ROOT)
     check_kind_of(saved, data, root)

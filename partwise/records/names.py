@@ -53,3 +53,8 @@ def proper(label: str) -> str:
 def model_at(moment: str) -> str:
     """Return which model a moment tests: LM, a client's, at that moment, or GM, the global one."""
     return "GM" if moment == "global" else f"LM {moment}"
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]

@@ -109,14 +109,14 @@ def column_facts(table: DataTable, name: str, divided_by: str | None) -> ColumnF
     kind, different, empty = table.kind(name), table.different(name), int(values.isna().sum())
     kind = "numbers" if kind in NUMBER_KINDS else "texts" if kind in TEXT_KINDS else kind
     whole = kind == "texts" or (kind == "numbers" and not (values.dropna().to_numpy(np.float64) % 1).any())
-    task = task_of(table, name) if different >= 2 and name != divided_by else ""
+    task = task_of_column(table, name) if different >= 2 and name != divided_by else ""
     could_be = ["label"] if task else ["one of several labels"] if empty and is_binary(table, name) else []
     if whole and not empty and 2 <= different <= len(values) / FEWEST_ROWS_PER_CLIENT and divided_by in (None, name):
         could_be.append("clients")
     return ColumnFacts(name, kind, different, empty, could_be, task)
 
 
-def task_of(table: DataTable, name: str) -> str:
+def task_of_column(table: DataTable, name: str) -> str:
     """Return the task of a column as the label, with --task auto; empty where it could be none."""
     if table.kind(name) not in NUMBER_KINDS + TEXT_KINDS:
         return ""

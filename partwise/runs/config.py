@@ -63,6 +63,10 @@ class Config:
             "method": {name: value for name, value in training.items() if name not in shared},
         }
 
+    def with_defaults(self) -> "Config":
+        """Return the configuration of the same method with every setting at its default."""
+        return Config(self.name, type(self.method)())
+
     def to_toml(self) -> str:
         """Return the whole configuration as a TOML file that `--config` reads; unset fields are comments.
 

@@ -92,7 +92,7 @@ class Evaluation:
             own = {client: logits for client, logits in trained.items() if client in tested}
             seen.note_logits("trained", own)
             judged["trained"] = self.sets("trained", own)
-        scores = measured(judged, self.program.task)
+        scores = scores_of_judged(judged, self.program.task)
         if GLOBAL_MODEL in scores:
             seen.update(global_model=self.global_scores(*scores.pop(GLOBAL_MODEL)))
         for moment, each in scores.items():
@@ -118,7 +118,7 @@ class Evaluation:
 
     def scores_at(self, moment: str, answers: Updates) -> list[Scores]:
         """Return the scores of what clients answered: on test samples, and on validation samples where they count."""
-        return measured({moment: self.sets(moment, answers.logits)}, self.program.task)[moment]
+        return scores_of_judged({moment: self.sets(moment, answers.logits)}, self.program.task)[moment]
 
     def check_adapted(self, answers: Updates) -> None:
         """Stop where too few adapted copies can be used, as in training."""
@@ -224,7 +224,7 @@ class Evaluation:
         return GlobalScores(everywhere.together, self.history.note(GLOBAL_MODEL, local), everywhere.nonfinite)
 
 
-def measured(judged: Mapping[str, Sequence[Judged]], task: Task) -> dict[str, list[Scores]]:
+def scores_of_judged(judged: Mapping[str, Sequence[Judged]], task: Task) -> dict[str, list[Scores]]:
     """Return the scores of everything that is judged, by the same names; all are measured at once."""
     scores = iter(measure_all([one for each in judged.values() for one in each], task))
     return {name: [next(scores) for _ in each] for name, each in judged.items()}

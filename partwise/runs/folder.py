@@ -39,7 +39,7 @@ from partwise.runs.checkpoints import (
     manifests_in,
 )
 from partwise.runs.choose import MadeWith, choose_device
-from partwise.runs.config import LIES_AT, Config, make_config
+from partwise.runs.config import LIES_AT, Config
 from partwise.runs.files import AT_FIRST, AT_LAST, EVERY_ROUND, EventsFile
 from partwise.runs.observers import Observer
 from partwise.runs.pace import Pace
@@ -143,7 +143,7 @@ class RunFolder:
         stored, wanted = ([line for line in text.splitlines() if matters(line)] for text in texts)
         there = [line for line in stored if line not in wanted]
         # A setting that partwise has gained since is not stored: the run did what its default does.
-        known, usual = set(map(setting_of, stored)), make_config(self.config.name, {}).to_toml().splitlines()
+        known, usual = set(map(setting_of, stored)), self.config.with_defaults().to_toml().splitlines()
         gained = {line for line in wanted if setting_of(line) not in known and line in usual}
         here = [line for line in wanted if line not in stored and line not in gained]
         names = {setting_of(line) for line in (*there, *here)}

@@ -60,7 +60,7 @@ def test_options_of_the_method_and_of_a_users_file(tmp_path):
         "from partwise import Method, option\nclass Mine(Method):\n    pull: float = option(1.0, 'A pull.')\n"
     )
     assert completed("run", str(mine), begun="--pu") == ["--pull"]
-    assert completed("partition", begun="--p") == ["--plot", "--partition"]
+    assert completed("partition", begun="--pa") == ["--partition"]
     assert completed("data", "cifar10", begun="--d") == ["--download", "--data-root", "--debug"]
 
 

@@ -81,7 +81,7 @@ def test_all_nodes_of_a_federation_agree_on_it(name, tmp_path):
     [
         (patients(0), "dead", "unknown class 'dead'; did you mean 'died'? known: died, lived"),
         ((patients(0)[0], np.arange(60) % 3), "2", "positive = 2 needs two classes, but 'data' has 3 classes"),
-        ((patients(0)[0], patients(0)[0][:, 0]), "y", "positive = y needs two classes, but 'data' has 1 numbers (y)"),
+        ((patients(0)[0], patients(0)[0][:, 0]), "y", "positive = y needs two classes, but 'data' has 1 number (y)"),
     ],
 )
 def test_another_class_is_refused(data, positive, line):

@@ -100,7 +100,7 @@ def test_fault_48_answers_that_are_not_finite_are_counted_and_shown(engine):
     assert torch.isfinite(Models(run)[3].tensors["head.weight"]).all()
     summary = Result(run).summary
     assert "LM received: 3 answers were not finite and count as wrong" in one_run(summary).notes
-    line = "overflowing: 3 answers at last were not finite and count as wrong"
+    line = "overflowing, after the last round: 3 answers were not finite and count as wrong"
     assert line in leaderboard(standings([summary]), summary).notes
     usual = Result(simulate("fedavg", network("mlp"), engine=engine, rounds=1)).summary
     assert "not finite" not in " ".join([*one_run(usual).notes, *leaderboard(standings([usual]), usual).notes])

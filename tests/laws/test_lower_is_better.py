@@ -116,7 +116,7 @@ def test_the_checkpoint_that_is_kept_beside_the_newest_has_the_lowest_error(tmp_
 def summary(method, errors, rmse):
     """A run in a few numbers: each client's RMSE, and that of all."""
     scores = MomentScores(len(errors), number(rmse))
-    given = {"metric": "rmse", "task": "numbers", "client_accuracy": errors}
+    given = {"metric": "rmse", "task": "numbers", "client_scores": errors}
     return RunSummary(method, 1, 0.0, 0.0, moments={"received": Headline(best=scores, last=scores)}, **given)
 
 

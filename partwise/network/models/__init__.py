@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from partwise.errors import ConfigError, unknown
 from partwise.lazy import lazy
-from partwise.trees import Shape, shape_text
 
 if TYPE_CHECKING:  # as in the package itself: the names of networks are known without torch
     from partwise.network.models.multilayer import projector
     from partwise.network.models.weights import with_weights
     from partwise.network.parts import Parts
+    from partwise.trees import Shape
 else:
     __getattr__, __dir__ = lazy(__name__, {"multilayer": "projector", "weights": "with_weights"})
 
@@ -34,7 +34,7 @@ NETWORKS = {
 TIMM = "timm:"
 
 
-def usual(shape: Shape, each_step: bool = False) -> str:
+def usual(shape: "Shape", each_step: bool = False) -> str:
     """Return the network for samples of a shape, perhaps with a class at each place, where a data set names none."""
     if isinstance(shape, dict):
         raise several(shape)
@@ -47,6 +47,8 @@ def usual(shape: Shape, each_step: bool = False) -> str:
 
 def several(shape: dict[str, tuple[int, ...]]) -> ConfigError:
     """Return the error of samples that no built-in network takes."""
+    from partwise.trees import shape_text
+
     return ConfigError(
         f"samples have several tensors ({shape_text(shape)}), which no built-in network takes: pass your own model, "
         "whose forward takes a dict of them"
@@ -55,7 +57,7 @@ def several(shape: dict[str, tuple[int, ...]]) -> ConfigError:
 
 def build(
     name: str,
-    shape: Shape,
+    shape: "Shape",
     classes: int,
     norm: bool = False,
     dropout: float = 0.0,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partwise.records.names import model_at
+from partwise.records.names import capital, model_at
 from partwise.reporting.series import Series, SeriesStanding
 from partwise.reporting.views import measured
 from partwise.reporting.views.kinds import Curves, Line, View
@@ -33,11 +33,6 @@ class Chart:
     def spoken(self) -> str:
         """Return the text for screen readers."""
         return f"{self.title}. {self.about} The numbers are in the table below the chart."
-
-
-def capital(text: str) -> str:
-    """Return a text with a capital letter at its beginning."""
-    return text[:1].upper() + text[1:]
 
 
 def charts_of(series: Sequence[Series], rows: Sequence[SeriesStanding]) -> dict[str, list[Chart]]:
