@@ -88,7 +88,7 @@ class Words(nn.Module):
         (3, "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got 3"),
         (
             TimeFirst,
-            "model = TimeFirst needs kind; a network can ask for shape, outputs, classes, task: give other",
+            "model = TimeFirst needs kind; a network can ask for shape, outputs, classes, task, vocabulary",
         ),
         (lambda: (np.random.rand(), Returns())[1], "draws random numbers from numpy or random"),
         (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)), "uninitialised lazy layers"),
