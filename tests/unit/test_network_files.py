@@ -69,8 +69,8 @@ LINES = {
     "Parts": "'{}': Parts must be a class of torch.nn.Module, or a function, that this file defines",
     "seven": "the network gives 7 logits for a sample, but the data have 10 classes: end it with nn.Linear(12, 10), or "
     "ask for the number, def __init__(self, outputs)",
-    "asks": "model = {}:asks needs width, depth; a network can ask for shape, outputs, classes, task, vocabulary: give other "
-    "parameters a default, or write a function, as def net(classes): return Net(10, classes)",
+    "asks": "model = {}:asks needs width, depth; a network can ask for shape, outputs, classes, task, vocabulary: give "
+    "other parameters a default, or write a function, as def net(classes): return Net(10, classes)",
     "broken": "nets.py:23 in broken (model = {}:broken): ValueError: no such shape",
     "nothing": "model must be a name, a torch.nn.Module or Parts, or a class or function that makes one, got None",
 }
