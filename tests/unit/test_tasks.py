@@ -110,9 +110,9 @@ def test_bins_are_those_of_the_labels_own_unit_where_labels_are_standardised():
 def test_bins_of_labels_are_their_patterns_and_rare_ones_share_the_last():
     y = tensor([[1, 0], [1, 0], [0, 0], [1, 1], [NAN, 1]])
     task = Labels.of(y, ("sick", "old"))
-    assert task.bin_names == ("sick? + old", "none", "sick", "sick + old", "others")  # sick?: unknown
-    assert task.binned(y).tolist() == [2, 2, 1, 3, 0]
-    assert task.binned(tensor([[0, 1], [0, NAN]])).tolist() == [4, 4]  # patterns that were not seen
+    assert task.bin_names == ("none", "old", "sick", "sick + old", "others")  # of few labels every pattern
+    assert task.binned(y).tolist() == [2, 2, 0, 3, 4]
+    assert Labels(("sick", "old"), ((-1, 1), (0, 0))).bin_names == ("sick? + old", "none", "others")  # ?: unknown
     many = tensor([[int(bit) for bit in f"{number:06b}"] for number in range(64)])
     assert Labels.of(torch.cat([many, many[-50:]]), tuple("abcdef")).patterns == tuple(
         tuple(int(bit) for bit in f"{number:06b}") for number in range(14, 64)
