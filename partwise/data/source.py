@@ -91,6 +91,16 @@ class Source:
         channels = (-1, *[1] * (self.x.ndim - 2))
         return torch.tensor(self.centre).view(channels), torch.tensor(self.scale).view(channels)
 
+    @property
+    def outputs(self) -> int:
+        """Return how many numbers a network gives; names of classes are not spelled out, for a server may claim any."""
+        return self.classes if self.own_task is None else self.own_task.outputs
+
+    @property
+    def at_places(self) -> bool:
+        """Return whether a label is a class for each place."""
+        return self.own_task is not None and self.own_task.at_places
+
     @cached_property
     def bins(self) -> Tensor:
         """Return (samples,) int64 what each label counts as where samples are divided: its class, or its bin."""

@@ -324,15 +324,15 @@ def draw(config: Config, source: Source, own: Network | None, probed: Samples) -
 
 def named_network(config: Config, source: Source) -> Parts:
     """Return the network that settings name, for samples and labels as a source holds them, not yet drawn."""
-    settings, task = config.model, source.task
+    settings = config.model
     return models.build(
         network_name(config, source),
         source.shape,
-        task.outputs,
+        source.outputs,
         settings.batch_norm,
         settings.dropout,
         source.vocabulary,
-        each_step=task.at_places,
+        each_step=source.at_places,
         code_sizes=source.code_sizes,
     )
 
@@ -351,4 +351,4 @@ def network_arguments(source: Source) -> dict[str, object]:
 def network_name(config: Config, source: Source) -> str:
     """Return the name of the network that a run builds."""
     name = config.model.model
-    return (source.model or models.usual(source.shape, source.task.at_places)) if name in ("auto", "cnn") else name
+    return (source.model or models.usual(source.shape, source.at_places)) if name in ("auto", "cnn") else name
