@@ -57,9 +57,17 @@ class Batch(NamedTuple):
     def loss(self, output: Tensor) -> Tensor:
         """Return the task's loss of the network's output, the mean over all that is known in the mini-batch.
 
-        It is `ce` for classes, and squared error, sigmoid or softmax cross-entropy for other tasks.
+        For classes it is softmax cross-entropy, weighted with `class_weights` as in torch.
         """
-        return self.ce(output) if self.task.of_classes else self.task.loss(output, self.y, self.mask)
+        if not self.task.of_classes:
+            return self.task.loss(output, self.y, self.mask)
+        if output.dtype is torch.bfloat16:
+            output = output.float()
+        losses = F.cross_entropy(output, self.y, reduction="none")
+        if self.class_weights is None:
+            return self.mean(losses)
+        weights = self.class_weights[self.y]
+        return self.sum(weights * losses) / self.sum(weights).clamp(min=torch.finfo(weights.dtype).tiny)
 
     def bins(self) -> Tensor:
         """Return (rows, bins) 1 at the bin of each real row: its class, or what its label counts as; padding is 0."""
@@ -68,15 +76,9 @@ class Batch(NamedTuple):
         return (self.task.binned(self.y)[:, None] == bins) & self.mask[:, None]
 
     def ce(self, logits: Tensor) -> Tensor:
-        """Return softmax cross-entropy, the mean over the mini-batch; weighted with `class_weights`, as in torch."""
+        """Return the loss of one class a sample, softmax cross-entropy; refused where labels are something else."""
         self.task.require_classes("b.ce")
-        if logits.dtype is torch.bfloat16:
-            logits = logits.float()
-        losses = F.cross_entropy(logits, self.y, reduction="none")
-        if self.class_weights is None:
-            return self.mean(losses)
-        weights = self.class_weights[self.y]
-        return self.sum(weights * losses) / self.sum(weights).clamp(min=torch.finfo(weights.dtype).tiny)
+        return self.loss(logits)
 
     def one_hot(self) -> Tensor:
         """Return (rows, classes) 1 at each real row's class; padded rows are 0."""
