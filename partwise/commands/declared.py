@@ -215,7 +215,7 @@ def sweep_command(asked: CommandLine, **given: Any) -> None:
     """Tune the settings of several methods on validation data, and rank the methods on test data.
 
     Give a setting several values with commas: --lr 0.01,0.05. Repeat options that are lists themselves (--eval-at,
-    --unfreeze, --augment, --drop) and switches: --batch-norm --no-batch-norm. An option that only some methods have is
+    --unfreeze, --augment, --drop, --label) and switches: --batch-norm --no-batch-norm. An option that only some methods have is
     varied for those. Settings of the data and of failures are not tuned: each of their values becomes a column, for
     which the other settings are tuned separately.
 

@@ -22,7 +22,7 @@ from partwise.studies.jobs import KeptRun
 from partwise.studies.leaderboard import flat_settings
 
 VALIDATION = 0.2  # share of a client's training samples, where the user names none
-LISTS = ("augment", "drop")  # texts that hold commas themselves, as lists of numbers do
+LISTS = ("augment", "drop", "label")  # texts that hold commas themselves, as lists of numbers do
 ONE_VALUE = {
     "seed": "--seeds takes several",
     "validation": "settings are chosen on it",

@@ -163,6 +163,7 @@ def test_a_problem_has_a_column_and_a_choice_of_its_own():
         ("partition", ["dir:0.1,iid"], ["dir:0.1", "iid"]),
         ("data", ["../here"], ["../here"]),
         ("augment", ["flip,crop:4", "flip"], ["flip,crop:4", "flip"]),
+        ("label", ["sick,exang", "stay"], ["sick,exang", "stay"]),
         ("eval_at", ["1,2", "3"], [(1, 2), (3,)]),
         ("batch_norm", [True, False], [True, False]),
     ],
