@@ -215,9 +215,9 @@ def sweep_command(asked: CommandLine, **given: Any) -> None:
     """Tune the settings of several methods on validation data, and rank the methods on test data.
 
     Give a setting several values with commas: --lr 0.01,0.05. Repeat options that are lists themselves (--eval-at,
-    --unfreeze, --augment, --drop, --label) and switches: --batch-norm --no-batch-norm. An option that only some methods have is
-    varied for those. Settings of the data and of failures are not tuned: each of their values becomes a column, for
-    which the other settings are tuned separately.
+    --unfreeze, --augment, --drop, --label) and switches: --batch-norm --no-batch-norm. An option that only some
+    methods have is varied for those. Settings of the data and of failures are not tuned: each of their values
+    becomes a column, for which the other settings are tuned separately.
 
     With --search NUMBER, optuna chooses the combinations, and numbers may be ranges: --lr 0.001..0.1. A range whose
     ends differ by a factor of ten or more is searched on a logarithmic scale. Run the same command again to continue an
