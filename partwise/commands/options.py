@@ -63,7 +63,7 @@ class Command(click.Command):
         return given, [word for words in (*together, rest) for word in words if isinstance(word, str)]
 
     def unknown_options(self, context: click.Context, words: Iterable[str]) -> list[str]:
-        """Return an error for every word that looks like an option and is none."""
+        """Return an error for every word that looks like an option but is not one."""
         known = [option for each in self.get_params(context) for option in (*each.opts, *each.secondary_opts)]
         wrong = [word.partition("=")[0] for word in words if word.startswith("-")]
         return [unknown("option", word, [option for option in known if option.startswith("-")]) for word in wrong]

@@ -17,7 +17,10 @@ TAKE_ANY_TASK = "local, fedavg, fedprox, ditto, fedper, fedrep, fedtc, fed3p2p, 
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """What the label of a sample is, and what follows from it. Nothing else in partwise asks for the kind of task."""
+    """What the label of a sample is, and what follows from it.
+
+    Others ask for the kind only where numbers are standardised, answers are summed, or nodes report labels.
+    """
 
     names: tuple[str, ...]  # of the classes, the labels or the numbers
 

@@ -107,7 +107,7 @@ def decode_masks(
     if int(y.max()) < 1:
         raise DataError(
             f"{files.path}: its masks hold {'class 0 alone' if (y == 0).any() else 'no class'}; a pixel is the number "
-            f"of its class, from 0, and {NO_CLASS} is none: write 1 for the second class"
+            f"of its class, from 0, and {NO_CLASS} means no class: write 1 for the second class"
         )
     return y, int(y.max()) + 1
 
